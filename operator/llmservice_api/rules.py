@@ -247,6 +247,25 @@ PARALLELISM = (
         "dataParallelSize above 1, or remove expertParallel",
         ".expertParallel",
     ),
+    Rule(
+        "!has(self.nodes) || ((has(self.tensorParallelSize) ? self.tensorParallelSize : 1) * "
+        "(has(self.pipelineParallelSize) ? self.pipelineParallelSize : 1) * "
+        "(has(self.dataParallelSize) ? self.dataParallelSize : 1)) % self.nodes == 0",
+        "the GPUs of a replica are divided evenly: set nodes to a divisor of tensorParallelSize x pipelineParallelSize "
+        "x dataParallelSize",
+        ".nodes",
+    ),
+    Rule(
+        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1",
+        "data parallelism over several nodes is not supported yet: set nodes to 1, or scaling.replicas in place of "
+        "dataParallelSize",
+        ".dataParallelSize",
+    ),
+    Rule(
+        "!has(self.stepTimeoutSeconds) || (has(self.nodes) && self.nodes > 1)",
+        "a step has a limit with several nodes only: set nodes above 1, or remove stepTimeoutSeconds",
+        ".stepTimeoutSeconds",
+    ),
 )
 
 BATCHING = (

@@ -25,6 +25,7 @@ HTTP_PORT = 8000
 HTTP_PORT_NAME = "http"
 STATE_PORT = 8081
 STATE_PORT_NAME = "state"
+GROUP_PORT_NAME = "group"
 GROUP_PORT = 8083
 """Where the leader of a group hears the supervisors of the other pods."""
 MASTER_PORT = 29501

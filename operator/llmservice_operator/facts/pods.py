@@ -67,6 +67,10 @@ class PodFacts:
     owner_uid: str | None
     is_replica: bool
     """It belongs to the service's workload."""
+    group: str = ""
+    """The index of its group; empty for a pod that is a replica by itself."""
+    rank: int = 0
+    """Within its group."""
     queue: str
     """Kueue's queue in which it waits for quota or holds some; else empty."""
     phase: str

@@ -156,8 +156,7 @@ def _server(
         "args": [*serve_options(llm, settings, chosen).to_args(), "--", *flags],
         "env": environment(llm, settings),
         "ports": [
-            {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT, "protocol": "TCP"},
-            {"name": contract.STATE_PORT_NAME, "containerPort": contract.STATE_PORT, "protocol": "TCP"},
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(llm).items()
         ],
         "resources": server_resources(llm, settings, host_memory_gib),
         "securityContext": CONTAINER_SECURITY,
@@ -173,6 +172,11 @@ def _server(
     if runtime.image_pull_policy is not None:
         container["imagePullPolicy"] = runtime.image_pull_policy
     return container
+
+
+def _ports(llm: LLMService) -> dict[str, int]:
+    group = {contract.GROUP_PORT_NAME: contract.GROUP_PORT} if llm.spec.parallelism.nodes > 1 else {}
+    return {contract.HTTP_PORT_NAME: contract.HTTP_PORT, contract.STATE_PORT_NAME: contract.STATE_PORT, **group}
 
 
 def _probe(path: str, period: int, failures: int) -> Manifest:

@@ -42,6 +42,10 @@ INSPECTS_LABEL: Final = f"{GROUP}/inspects"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 TEMPLATE_HASH_LABEL: Final = "pod-template-hash"
 """Set by Kubernetes on a Deployment's pods: the suffix of their ReplicaSet's name."""
+GROUP_INDEX_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-index"
+"""Set by LeaderWorkerSet on its pods: which group of the set. With the next one it names a pod."""
+RANK_LABEL: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+"""Which member of the group: 0 for the leader, which alone answers requests."""
 
 # Annotations.
 UPDATE_REQUESTED_ANNOTATION: Final = f"{GROUP}/update-requested"
@@ -76,16 +80,20 @@ def selector_text(service: str) -> str:
 
 
 def is_replica(metadata: Mapping[str, Any], service: str) -> bool:
-    """Whether a pod with this service's label belongs to its Deployment: its controller is a ReplicaSet of that
-    Deployment.
+    """Whether a pod with this service's label belongs to its workload: its controller is a ReplicaSet of the
+    Deployment, or a StatefulSet of the LeaderWorkerSet.
 
     A debug copy (kubectl debug) has the labels but no such controller. Controllers with similar names (an Argo Rollout
     of the service's name) do not set these labels.
     """
-    suffix = (metadata.get("labels") or {}).get(TEMPLATE_HASH_LABEL)
+    labels = metadata.get("labels") or {}
+    suffix, group = labels.get(TEMPLATE_HASH_LABEL), labels.get(GROUP_INDEX_LABEL)
+    # The leaders of all groups are one StatefulSet's, the workers of each group another one's.
+    of_groups = (("StatefulSet", service), ("StatefulSet", f"{service}-{group}")) if group else ()
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
-            return (reference.get("kind"), reference.get("name")) == ("ReplicaSet", f"{service}-{suffix}")
+            owner = (reference.get("kind"), reference.get("name"))
+            return owner in (("ReplicaSet", f"{service}-{suffix}"), *of_groups)
     return False
 
 
@@ -144,10 +152,12 @@ CHILD_KINDS: tuple[ChildKind, ...] = (
 HAS_OWN_CONDITION = frozenset(child.kind for child in CHILD_KINDS if child.has_own_condition) | {"EndpointSlice"}
 """Kinds with a condition of their own."""
 
+LEADER_WORKER_SET = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
+
 LLMSERVICE = Resource(GROUP, VERSION, PLURAL, KIND)
 BY_KIND: Mapping[str, Resource] = {
     resource.kind: resource
-    for resource in (LLMSERVICE, *resources.STANDARD, *(child.resource for child in CHILD_KINDS))
+    for resource in (LLMSERVICE, *resources.STANDARD, LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS))
 }
 
 

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from llmservice_api.constants import DELETION_COST_ANNOTATION, REVISION_LABEL, SERVICE_LABEL, is_replica
+from llmservice_api.constants import (
+    DELETION_COST_ANNOTATION,
+    GROUP_INDEX_LABEL,
+    RANK_LABEL,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    is_replica,
+)
 from llmservice_planner.room import Amounts, requests_of
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import (
@@ -148,6 +155,8 @@ class PodFacts:
             revision=str(labels.get(REVISION_LABEL, "")),
             owner_uid=owner.uid if (owner := controller_of(metadata)) else None,
             is_replica=is_replica(metadata, str(labels.get(SERVICE_LABEL, ""))),
+            group=text_of(labels.get(GROUP_INDEX_LABEL)),
+            rank=_rank(labels.get(RANK_LABEL)),
             queue=text_of(labels.get(_QUEUE_LABEL)),
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool(node),
@@ -181,6 +190,10 @@ class PodFacts:
             ended_at=_ended_at(status, conditions),
             cut=_cut(server),
         )
+
+
+def _rank(text: object) -> int:
+    return int(text) if isinstance(text, str) and len(text) <= 3 and text.isascii() and text.isdecimal() else 0
 
 
 def replicas(pods: Iterable[object]) -> Iterator[PodFacts]:

@@ -25,7 +25,15 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import adapter_list
 from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT_NAME
 
-from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name, labels, metadata, selector
+from llmservice_operator.manifests.meta import (
+    Manifest,
+    Owner,
+    adapters_config_name,
+    labels,
+    metadata,
+    selector,
+    serving_selector,
+)
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.manifests.sources import adapter_path
 
@@ -76,7 +84,7 @@ def service(llm: LLMService) -> Manifest:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": meta,
-        "spec": {"type": "ClusterIP", "selector": selector(llm), "ports": [port]},
+        "spec": {"type": "ClusterIP", "selector": serving_selector(llm), "ports": [port]},
     }
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any, Protocol
 
-from llmservice_api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL
+from llmservice_api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, RANK_LABEL, SERVICE_LABEL
 from llmservice_api.service import LLMService
 
 from llmservice_operator.manifests.settings import Settings
@@ -30,6 +30,11 @@ class Owner(Protocol):
 def selector(service: LLMService) -> dict[str, str]:
     """Labels that select a service's pods. A Deployment's selector is immutable, so there is one label only."""
     return {SERVICE_LABEL: service.name}
+
+
+def serving_selector(service: LLMService) -> dict[str, str]:
+    """Labels of the pods that answer requests: of a group its leader only."""
+    return selector(service) | ({RANK_LABEL: "0"} if service.spec.parallelism.nodes > 1 else {})
 
 
 def labels(service: Owner) -> dict[str, str]:

@@ -65,6 +65,8 @@ class Settings:
     """host:port of the scaler for KEDA; None: autoscaling is off."""
     scaler_authentication: str | None = None
     """The ClusterTriggerAuthentication with which KEDA authenticates to the scaler."""
+    has_groups: bool = False
+    """Whether replicas over several nodes are allowed: LeaderWorkerSets are then watched, and need a right."""
 
     @property
     def activator_service(self) -> tuple[str, str] | None:

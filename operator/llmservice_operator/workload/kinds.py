@@ -9,14 +9,15 @@ from llmservice_api.service import LLMService
 
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.workload.deployment import DEPLOYMENT
+from llmservice_operator.workload.leaderworkerset import LEADER_WORKER_SET
 from llmservice_operator.workload.port import Replica, Workload, WorkloadFacts
 
-WORKLOADS: tuple[Workload, ...] = (DEPLOYMENT,)
+WORKLOADS: tuple[Workload, ...] = (DEPLOYMENT, LEADER_WORKER_SET)
 
 
 def workload_of(service: LLMService) -> Workload:
     """The kind that runs its replicas."""
-    return DEPLOYMENT
+    return LEADER_WORKER_SET if service.spec.parallelism.nodes > 1 else DEPLOYMENT
 
 
 def is_workload(kind: str) -> bool:

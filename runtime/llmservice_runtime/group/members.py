@@ -207,7 +207,7 @@ class Leader(Member):
             next(iter(self._strangers)).cancel()
         try:
             await self._hear(reader, writer, task)
-        except (OSError, Refused, asyncio.TimeoutError):
+        except (TimeoutError, OSError, Refused):
             pass  # a stranger, or a worker that connects again
         finally:
             self._connections.discard(task)
@@ -278,7 +278,7 @@ class Worker(Member):
         while True:
             try:
                 await self._connection()
-            except (OSError, Refused, asyncio.TimeoutError) as error:
+            except (TimeoutError, OSError, Refused) as error:
                 self._unheard(f"{self._group.leader}: {error or type(error).__name__}")
             await asyncio.sleep(self._timing.again)
 
@@ -328,7 +328,7 @@ async def member(
     log: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     limits: Limits = Limits(),  # noqa: B008
-    timing: Timing = Timing(),  # noqa: B008
+    timing: Timing = Timing(),
 ) -> AsyncIterator[Member]:
     """The member of this rank, connected until the end. OSError where the leader cannot listen at the port."""
     if group.rank:

@@ -340,7 +340,7 @@ class FailureReason(Explained):
         "A pod of a replica over several nodes is gone, started anew, or is not heard of any more; without it no other "
         "can serve. All of them start vLLM again as soon as each is there.",
         "Look at the pod that the message names, and at its node and network: the others wait for it.",
-        look="`llmservice status` for the replica's pods and their nodes; `kubectl describe pod` of the one that is named.",
+        look="`llmservice status` for the replica's pods and nodes; `kubectl describe pod` of the one that is named.",
         ends=Ends.BY_RESTART,
     )
     ENGINE_HUNG = END.row(

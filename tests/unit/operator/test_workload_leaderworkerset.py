@@ -1,0 +1,113 @@
+"""A replica over several nodes: its LeaderWorkerSet, the pods' template, and replicas by groups of pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL, SERVICE_LABEL, is_replica
+from llmservice_api.service import LLMService
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.children import service as service_of
+from llmservice_operator.manifests.pod_template import pod_template
+from llmservice_operator.manifests.settings import Settings
+from llmservice_operator.workload.kinds import workload_of
+from llmservice_operator.workload.leaderworkerset import LEADER_WORKER_SET, LeaderWorkerSetFacts
+from llmservice_operator.workload.port import Strategy
+
+from tests.unit.decide_world import an_llmservice, spec
+
+SETTINGS = Settings()
+SPEC = {"parallelism": {"tensorParallelSize": 8, "pipelineParallelSize": 2, "nodes": 2}}
+
+
+def service(changes: dict[str, Any]) -> LLMService:
+    return LLMService.from_object(an_llmservice(spec(**changes)))
+
+
+def container(template: dict[str, Any]) -> dict[str, Any]:
+    (found,) = template["spec"]["containers"]
+    return dict(found)
+
+
+def test_each_pod_gets_its_share_of_the_gpus_and_what_it_needs_to_join() -> None:
+    server = container(pod_template(service(SPEC), SETTINGS))
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    assert "--nodes=2" in server["args"]
+    assert any(word.startswith("--revision-key=") for word in server["args"])
+    variables = {each["name"]: each for each in server["env"]}
+    assert len(variables["LLMSERVICE_GROUP_TOKEN"]["value"]) == 64
+    assert variables["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]["value"] == "60"
+    assert variables["LLMSERVICE_NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert {port["name"]: port["containerPort"] for port in server["ports"]}["group"] == 8083
+
+
+def test_a_replica_of_one_pod_is_as_it_was() -> None:
+    """An upgrade restarts no model."""
+    one, same = service({}), service({"parallelism": {"nodes": 1}})
+    assert pod_template(one, SETTINGS) == pod_template(same, SETTINGS)
+    assert "GROUP" not in str(pod_template(one, SETTINGS))
+    assert service_of(one)["spec"]["selector"] == {SERVICE_LABEL: one.name}
+
+
+def test_only_leaders_answer_requests() -> None:
+    made = service(SPEC)
+    assert service_of(made)["spec"]["selector"] == {SERVICE_LABEL: made.name, RANK_LABEL: "0"}
+
+
+@pytest.mark.parametrize("strategy", ["Surge", "Replace", "Recreate"])
+def test_the_set_is_read_as_it_was_written(strategy: Strategy) -> None:
+    made = service({**SPEC, "scaling": {"replicas": 3}})
+    workload = workload_of(made)
+    assert workload is LEADER_WORKER_SET
+    template = pod_template(made, SETTINGS)
+    written = workload.manifest(made, template, strategy)
+    body = written["spec"]["leaderWorkerTemplate"]
+    assert (written["spec"]["replicas"], body["size"], body["restartPolicy"]) == (3, 2, "None")
+    written["metadata"] |= {"uid": "u", "resourceVersion": "1", "generation": 4}
+    written["status"] = {
+        "replicas": 3,
+        "readyReplicas": 2,
+        "updatedReplicas": 1,
+        "conditions": [{"type": "Available", "status": "False", "observedGeneration": 4}],
+    }
+    found = LeaderWorkerSetFacts.from_object(written)
+    assert (found.spec_replicas, found.replicas, found.ready, found.updated) == (3, 3, 2, 1)
+    assert (found.generation, found.observed_generation) == (4, 4)
+
+
+def pod(group: int, rank: int, **changed: Any) -> dict[str, Any]:
+    owner = "chat" if rank == 0 else f"chat-{group}"
+    return {
+        "metadata": {
+            "name": f"chat-{group}" + (f"-{rank}" if rank else ""),
+            "namespace": "ns",
+            "uid": f"u-{group}-{rank}",
+            "labels": {SERVICE_LABEL: "chat", GROUP_INDEX_LABEL: str(group), RANK_LABEL: str(rank)},
+            "ownerReferences": [{"kind": "StatefulSet", "name": owner, "uid": "s", "controller": True}],
+            **changed,
+        },
+        "status": {"phase": "Running"},
+    }
+
+
+def test_replicas_are_groups_with_the_leader_first() -> None:
+    pods = [PodFacts.from_object(pod(group, rank)) for group, rank in ((10, 0), (1, 1), (1, 0), (10, 1))]
+    found = list(LEADER_WORKER_SET.replicas(pods))
+    assert [[each.name for each in replica.pods] for replica in found] == [["chat-1", "chat-1-1"], ["chat-10", "chat-10-1"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner", "group", "is_one"),
+    [
+        ("StatefulSet", "chat", "0", True),
+        ("StatefulSet", "chat-0", "0", True),
+        ("StatefulSet", "chat-1", "0", False),
+        ("StatefulSet", "chat", None, False),
+        ("ReplicaSet", "chat-0", "0", False),
+    ],
+)
+def test_whose_pods_are_replicas(kind: str, owner: str, group: str | None, is_one: bool) -> None:
+    labels = {SERVICE_LABEL: "chat"} | ({} if group is None else {GROUP_INDEX_LABEL: group})
+    metadata = {"labels": labels, "ownerReferences": [{"kind": kind, "name": owner, "controller": True}]}
+    assert is_replica(metadata, "chat") is is_one

@@ -14,6 +14,7 @@ from llmservice_api.constants import (
     APPLIED_HASH_ANNOTATION,
     CHILD_KINDS,
     HAS_OWN_CONDITION,
+    LEADER_WORKER_SET,
     VERBS,
     claim_names,
 )
@@ -236,11 +237,12 @@ def _unanswered(what: str, missed: Unanswered, service: LLMService | None) -> Ob
 
 def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Iterator[Obstacle]:
     """Children of kinds that the API server does not serve, or that the operator may not list."""
-    for child in CHILD_KINDS:
-        if child.kind in observed.hidden and (child.kind, service.name) in ids:
-            resource = child.resource.full_name
-            message = f"{child.kind} {service.name} is not made: {resource} cannot be listed."
-            remedy = f"Install the CRD {resource}, or grant the operator {', '.join(VERBS)} on {resource}."
+    for kind in (LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS)):
+        if kind.kind in observed.hidden and (kind.kind, service.name) in ids:
+            message = f"{kind.kind} {service.name} is not made: {kind.full_name} cannot be listed."
+            remedy = f"Install the CRD {kind.full_name}, or grant the operator {', '.join(VERBS)} on {kind.full_name}."
+            if kind is LEADER_WORKER_SET:
+                remedy = "Install LeaderWorkerSet and set groups.enabled of the operator's chart, or set nodes to 1."
             yield Obstacle(Reason.ADMISSION_REFUSED, message, remedy=remedy)
 
 

@@ -50,6 +50,11 @@ Only the garbage collector deletes Deployments and Services, through their owner
 - apiGroups: [""]
   resources: [events]
   verbs: [create, list]
+{{- if .Values.groups.enabled }}
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, watch, create, patch]
+{{- end }}
 {{- if .Values.autoscaling.enabled }}
 # On OpenShift a slice with addresses of pods is refused without this right; elsewhere nothing asks for it.
 - apiGroups: [discovery.k8s.io]

@@ -24,6 +24,9 @@ services:
   {{- if not (hasKey .Values.services "runAsUser") }}
   runAsUser: null
   {{- end }}
+  {{- if .Values.groups.enabled }}
+  hasGroups: true
+  {{- end }}
   {{- if .Values.autoscaling.enabled }}
   scalerAddress: {{ include "llmservice.scalerAddress" . }}
   scalerAuthentication: {{ include "llmservice.scalerAuthentication" . }}

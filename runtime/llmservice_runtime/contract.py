@@ -337,6 +337,53 @@ class Measured(Document):
     """Why it is unused, and what to do."""
 
 
+MAX_NODES = 64
+"""Pods of a group."""
+_NAME = Field(longest=253)
+
+
+@dataclass(frozen=True)
+class Cause(Document):
+    """Why the pods of a group ended vLLM: the failure of the member on which it happened."""
+
+    rank: Annotated[int, Field(most=MAX_NODES - 1)]
+    pod: Annotated[str, _NAME]
+    node: Annotated[str, _NAME]
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class MemberState(Document):
+    """One pod of a group, as its leader knows it."""
+
+    rank: Annotated[int, Field(most=MAX_NODES - 1)]
+    step: str
+    """A word of group.protocol.Step; a later version may have more."""
+    pod: Annotated[str, _NAME] = ""
+    node: Annotated[str, _NAME] = ""
+    progress: Annotated[str, Field(longest=MAX_TEXT, is_prose=True)] = ""
+    silent_seconds: Annotated[float, Field(written=lambda seconds: round(seconds, 1))] = 0.0
+    """Since it was last heard of."""
+
+
+@dataclass(frozen=True)
+class GroupState(Document):
+    """A replica over several pods, as its leader knows it."""
+
+    size: Annotated[int, Field(least=2, most=MAX_NODES)]
+    incarnation: int
+    members: Annotated[tuple[MemberState, ...], Field(items=MAX_NODES)] = ()
+    """By rank; one that was never heard of is left out."""
+    cause: Annotated[Cause | None, Field(forgives=Refused)] = None
+    """Of the last end."""
+    restarts: int = 0
+    """Within the last hour."""
+    waits_seconds: Annotated[float | None, Field(written=round)] = None
+    """Of the back-off that are left."""
+    is_exhausted: bool = False
+    """Its restarts are used up: it starts no more until its pods are replaced."""
+
+
 @dataclass(frozen=True)
 class State(Document):
     """The body of GET /state."""
@@ -364,6 +411,8 @@ class State(Document):
     unprobed: Annotated[bool, Field(unwritten=(False,))] = False
     """Ready, and no probe of the kubelet has arrived for three of its periods."""
     failure: Annotated[Failure | None, Field(forgives=Refused)] = None
+    group: Annotated[GroupState | None, Field(forgives=Refused)] = None
+    """Told by the leader of a group."""
 
     def to_json(self) -> str:
         """One line of JSON."""

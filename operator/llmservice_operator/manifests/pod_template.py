@@ -341,7 +341,7 @@ def effective(llm: LLMService, template: Manifest, chosen: RevisionChoices = NO_
         ),
         "precision": in_force(spec.precision)
         | _known(dtype=spec.precision.compute_dtype, quantization=spec.precision.method),
-        "parallelism": in_force(spec.parallelism),
+        "parallelism": _of_one_node(in_force(spec.parallelism)),
         "batching": _batching(llm, runs, chosen),
         "attention": in_force(spec.attention),
         "compilation": _compilation(spec.compilation),
@@ -425,6 +425,11 @@ def _devices(llm: LLMService, chosen: RevisionChoices) -> tuple[Device, ...]:
     products = llm.spec.accelerator.products or () if chosen.gpu is None else (chosen.gpu,)
     devices = [catalogue.device(product) or catalogue.device(product, stated) for product in products]
     return tuple(device for device in devices if device is not None) if None not in devices else ()
+
+
+def _of_one_node(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Without the number of nodes where it is one: no stored status changes by an upgrade."""
+    return {name: value for name, value in sizes.items() if (name, value) != ("nodes", 1)}
 
 
 def _accelerator(llm: LLMService) -> dict[str, Any]:

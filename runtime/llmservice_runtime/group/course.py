@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from llmservice_runtime.contract import Failure, FailureReason
-from llmservice_runtime.documents import Document
+from llmservice_runtime.contract import Cause, FailureReason, GroupState, MemberState
 from llmservice_runtime.failures import failures
 from llmservice_runtime.group.protocol import Order, Report, Step
 
@@ -50,16 +49,6 @@ class Seen:
     report: Report
     at: float
     """When it came."""
-
-
-@dataclass(frozen=True)
-class Cause(Document):
-    """Why an incarnation ended."""
-
-    rank: int
-    pod: str
-    node: str
-    failure: Failure
 
 
 @dataclass(frozen=True)
@@ -195,4 +184,21 @@ def _ended(course: Course, cause: Cause, since: float, now: float, limits: Limit
     delay = min(limits.longest_delay, limits.first_delay * 2.0 ** min(course.in_a_row, 30))
     return replace(
         after, restarts=(*recent, now), in_a_row=course.in_a_row + 1, not_before=now + delay
+    )
+
+
+def told(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> GroupState:
+    """What the leader says of its group."""
+    waits = course.not_before - now
+    return GroupState(
+        size,
+        course.incarnation,
+        tuple(
+            MemberState(rank, seen.report.step, seen.report.pod, seen.report.node, seen.report.progress, now - seen.at)
+            for rank, seen in sorted(members.items())
+        ),
+        course.cause,
+        sum(now - at < limits.budget_seconds for at in course.restarts),
+        waits if waits > 0 and not (course.run or course.is_exhausted) else None,
+        course.is_exhausted,
     )

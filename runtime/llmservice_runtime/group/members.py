@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from llmservice_runtime.bounded_json import Refused
-from llmservice_runtime.contract import Failure
+from llmservice_runtime.contract import Failure, GroupState
 from llmservice_runtime.failures import failures
 from llmservice_runtime.group import course
 from llmservice_runtime.group.course import Course, Limits, Seen
@@ -124,6 +124,10 @@ class Member(ABC):
         """Whether it leads, and another pod of the group is to end."""
         return False
 
+    def told(self) -> GroupState | None:
+        """The group, as the leader knows it."""
+        return None
+
     def _wake(self) -> None:
         """What was reported or ordered changed."""
         for event in self._changed:
@@ -168,6 +172,9 @@ class Leader(Member):
     @property
     def is_leaving(self) -> bool:
         return course.is_leaving(self._workers)
+
+    def told(self) -> GroupState:
+        return course.told(self._course, self.members, self._group.size, self._clock(), self._limits)
 
     @property
     def course(self) -> Course:

@@ -23,12 +23,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
 from llmservice_runtime.bounded_json import Refused, UnknownWord, parse
-from llmservice_runtime.contract import MAX_TEXT, Failure
+from llmservice_runtime.contract import MAX_NODES, MAX_TEXT, Failure
 from llmservice_runtime.documents import Document, Field, to_line
 from llmservice_runtime.str_enum import StrEnum
 
-MAX_SIZE = 64
-"""Members of a group."""
 LINE_BYTES = 16 * 1024
 """Longest line, its end included."""
 _FAILURE_BYTES = 4096
@@ -56,8 +54,8 @@ class Step(StrEnum):
 class Report(Document):
     """The state of a member."""
 
-    rank: Annotated[int, Field(most=MAX_SIZE - 1)]
-    size: Annotated[int, Field(least=2, most=MAX_SIZE)]
+    rank: Annotated[int, Field(most=MAX_NODES - 1)]
+    size: Annotated[int, Field(least=2, most=MAX_NODES)]
     revision: Annotated[str, Field(longest=128)]
     """Of the pod template; members of different revisions form no group."""
     incarnation: int

@@ -16,7 +16,7 @@ from llmservice_runtime import contract
 from llmservice_runtime.contract import Failure, Phase, State
 from llmservice_runtime.failures import failures
 from llmservice_runtime.group.members import Group, Leader, Member, member
-from llmservice_runtime.group.protocol import MAX_SIZE, Step
+from llmservice_runtime.group.protocol import Step
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.redact import Redactor
 from llmservice_runtime.supervisor import addresses, vllm_process
@@ -36,7 +36,7 @@ HOST_IP = "VLLM_HOST_IP"
 def group_of(options: ServeOptions, variables: Mapping[str, str]) -> Group:
     """What the pod's environment says of its group. ValueError names the variable that is missing or wrong."""
     rank, leader = variables.get(contract.GROUP_RANK_ENV, ""), variables.get(contract.GROUP_LEADER_ENV, "")
-    if not rank.isdecimal() or not int(rank) < options.nodes <= MAX_SIZE:
+    if not rank.isdecimal() or not int(rank) < options.nodes <= contract.MAX_NODES:
         raise ValueError(
             f"{contract.GROUP_RANK_ENV} is {rank!r}: a pod of a LeaderWorkerSet of {options.nodes} has a number below"
         )
@@ -45,7 +45,7 @@ def group_of(options: ServeOptions, variables: Mapping[str, str]) -> Group:
     if not (token := variables.get(contract.GROUP_TOKEN_ENV, "")):
         raise ValueError(f"{contract.GROUP_TOKEN_ENV} is not set: members know each other by it")
     pod, node = variables.get(contract.POD_NAME_ENV, ""), variables.get(contract.NODE_NAME_ENV, "")
-    return Group(int(rank), options.nodes, leader, options.group_port, token, options.revision_key, pod, node)
+    return Group(int(rank), options.nodes, leader, options.group_port, token, options.revision_key, pod=pod, node=node)
 
 
 def rank_arguments(group: Group, leader_address: str) -> tuple[str, ...]:
@@ -173,7 +173,8 @@ class GroupSupervisor(Supervisor):
         """Ready with the whole group only."""
         is_worker_ready = self._group.rank > 0 and state.phase is Phase.SERVING
         order = self._member.order if hasattr(self, "_member") else None
-        return replace(state, ready=bool((state.ready or is_worker_ready) and order and order.ready))
+        state = replace(state, ready=bool((state.ready or is_worker_ready) and order and order.ready))
+        return replace(state, group=self._member.told()) if order and not self._group.rank else state
 
     async def _ports_are_free(self) -> None:
         """A killed vLLM's processes may hold them for a moment; the next one would fail to listen."""

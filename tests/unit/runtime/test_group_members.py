@@ -24,7 +24,7 @@ from tests.support.ports import free_port
 
 QUICK = Timing(beat=0.05, look=0.02, prove=PATIENCE, connect=PATIENCE, again=0.02)
 LIMITS = Limits(silent=PATIENCE, lost=PATIENCE, settle=0.1, first_delay=0.01)
-GROUP = Group(0, 2, "127.0.0.1", 0, "token", "r", "pod", "node")
+GROUP = Group(0, 2, "127.0.0.1", 0, "token", "r", pod="pod", node="node")
 
 
 @asynccontextmanager

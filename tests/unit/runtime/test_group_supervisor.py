@@ -69,7 +69,15 @@ async def test_a_worker_whose_vllm_is_killed_while_idle_takes_the_group_down_and
         await found.leader.until(lambda state: not state.ready)
         await found.ready()
         assert (await found.leader.complete()).status == 200
-        assert "incarnation 2 of the group" in "".join(found.leader.log)
+        state = await found.leader.state()
+        assert state is not None
+        assert state.group is not None
+        assert state.group.cause is not None
+        assert (state.group.incarnation, state.group.restarts, state.group.cause.pod) == (2, 1, "pod-1")
+        assert [(each.rank, each.step, each.pod) for each in state.group.members] == [
+            (0, "Running", "pod-0"),
+            (1, "Running", "pod-1"),
+        ]
 
 
 async def test_one_that_is_to_end_lets_the_leader_answer_first(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal, Report
 from llmservice_operator.service.decide import decide
 from llmservice_operator.workload.deployment import DeploymentFacts
+from llmservice_operator.workload.leaderworkerset import LeaderWorkerSetFacts
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import reading
 from llmservice_planner.model.reading import ConfigReading
@@ -57,7 +58,16 @@ QWEN_7B |= {"vocab_size": 152064, "intermediate_size": 18944, "max_position_embe
 FIXTURES = Path(__file__).parent / "fixtures"
 
 FACTS: Mapping[str, type[ChildFacts]] = {
-    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, ClaimFacts, JobFacts, RevisionFacts, HoldingSliceFacts)
+    cls.kind: cls
+    for cls in (
+        ServiceFacts,
+        DeploymentFacts,
+        LeaderWorkerSetFacts,
+        ClaimFacts,
+        JobFacts,
+        RevisionFacts,
+        HoldingSliceFacts,
+    )
 } | {child.kind: facts_of(child.kind) for child in CHILD_KINDS}
 
 
@@ -166,7 +176,7 @@ class World:
                 by_kind[kind].append(FACTS[kind].from_object(child))
         only = {kind: (facts[0] if facts else None) for kind, facts in by_kind.items()}
         return Observed(
-            workload=only["Deployment"],
+            workload=only["Deployment"] or only["LeaderWorkerSet"],
             service=only["Service"],
             claims=tuple(by_kind["PersistentVolumeClaim"]),
             slices=tuple(by_kind["EndpointSlice"]),

@@ -15,9 +15,10 @@ from llmservice_operator.workload.kinds import workload_of
 from llmservice_operator.workload.leaderworkerset import LEADER_WORKER_SET, LeaderWorkerSetFacts
 from llmservice_operator.workload.port import Strategy
 
-from tests.unit.decide_world import an_llmservice, spec
+from tests.unit.decide_world import World, an_llmservice, spec
 
 SETTINGS = Settings()
+SETTINGS_ON_CPUS = Settings(default_cpu_image="vllm-cpu:v0.32.0")
 SPEC = {"parallelism": {"tensorParallelSize": 8, "pipelineParallelSize": 2, "nodes": 2}}
 
 
@@ -111,3 +112,27 @@ def test_whose_pods_are_replicas(kind: str, owner: str, group: str | None, is_on
     labels = {SERVICE_LABEL: "chat"} | ({} if group is None else {GROUP_INDEX_LABEL: group})
     metadata = {"labels": labels, "ownerReferences": [{"kind": kind, "name": owner, "controller": True}]}
     assert is_replica(metadata, "chat") is is_one
+
+
+def world() -> World:
+    parallelism = {"tensorParallelSize": 2, "nodes": 2}
+    return World(an_llmservice(spec(parallelism=parallelism, accelerator={"type": "cpu"})), settings=SETTINGS_ON_CPUS)
+
+
+def test_the_five_lines_on_two_nodes_make_a_set_and_no_deployment() -> None:
+    found = world()
+    found.settle()
+    kinds = {kind for kind, _ in found.children}
+    assert "LeaderWorkerSet" in kinds
+    assert "Deployment" not in kinds
+    assert found.condition("Accepted") == ("True", "Valid")
+
+
+def test_without_leaderworkerset_it_says_what_to_install_and_makes_no_pods() -> None:
+    found = world()
+    found.hidden = frozenset({"LeaderWorkerSet"})
+    found.settle()
+    assert "LeaderWorkerSet" not in {kind for kind, _ in found.children}
+    assert found.condition("Ready")[0] == "False"
+    said = " ".join(each["message"] for each in found.obj["status"]["conditions"])
+    assert "groups.enabled" in said

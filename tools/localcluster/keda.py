@@ -18,7 +18,8 @@ _METRICS_API = "v1beta1.external.metrics.k8s.io"
 
 
 def _await_metrics(kubectl: Kubectl) -> None:
-    available = ("wait", "--for=condition=Available", f"apiservice/{_METRICS_API}", f"--timeout={upstream.READY_WITHIN}s")
+    patience = f"--timeout={upstream.READY_WITHIN}s"
+    available = ("wait", "--for=condition=Available", f"apiservice/{_METRICS_API}", patience)
     kubectl.run(*available, timeout=upstream.READY_WITHIN + 10)
 
 

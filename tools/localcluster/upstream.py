@@ -1,5 +1,5 @@
-"""Controllers of other projects in the running cluster: their own manifests, read in their Go modules, with programs that
-are built from them. `keda.py` and `lws.py` say which.
+"""Controllers of other projects in the running cluster: their own manifests, read in their Go modules, with programs
+that are built from them. `keda.py` and `lws.py` say which.
 """
 
 from __future__ import annotations

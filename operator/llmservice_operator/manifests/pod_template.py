@@ -155,9 +155,7 @@ def _server(
         "command": list(contract.SERVE_COMMAND),
         "args": [*serve_options(llm, settings, chosen).to_args(), "--", *flags],
         "env": environment(llm, settings),
-        "ports": [
-            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(llm).items()
-        ],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(llm).items()],
         "resources": server_resources(llm, settings, host_memory_gib),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],

@@ -16,7 +16,8 @@ from typing import Any, Self
 from llmservice_api.constants import CHILD_KINDS, HAS_OWN_CONDITION, MANAGED_BY_LABEL, claim_names
 from llmservice_api.errors import Problem, checked_reader
 from llmservice_api.reasons import Reason
-from llmservice_runtime.contract import STATE_PORT, AdapterState, Phase, State
+from llmservice_api.status import MOST_GROUPS
+from llmservice_runtime.contract import STATE_PORT, AdapterState, Cause, GroupState, MemberState, Phase, State
 
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import (
@@ -95,6 +96,8 @@ def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, ad
         return not is_measured or adapters_digest is not None
     if not report.state.started or report.state.hung:
         return True  # both change
+    if report.state.group is not None and not report.state.ready:
+        return True  # as it was before the pod was ready again
     is_settled = report.state.adapters_hash == adapters_digest and all(a.loaded for a in report.state.adapters)
     return adapters_digest is not None and not is_settled
 
@@ -146,6 +149,39 @@ def adapters_of(
     if not states:
         return [dict(known.get(name) or {"name": name, "loaded": False}) for name in names]
     return [_adapter(name, [_adapter_state(name, digest, state) for state in states]) for name in names]
+
+
+def groups_of(pods: Sequence[PodFacts], reports: Reports, previous: Json) -> list[dict[str, Any]]:
+    """Each replica over several pods, of any revision, as its leader told it last."""
+    known = {group.get("name"): group for group in previous.get("groups") or ()}
+    found = []
+    for pod in sorted(pods, key=lambda pod: pod.name)[:MOST_GROUPS]:
+        if pod.group and not pod.rank and pod.phase not in ("Failed", "Succeeded"):
+            report = report_of(pod, reports)
+            state = report.state if report is not None else None
+            if state is not None and state.group is not None:
+                found.append(_group(pod, state.group))
+            elif pod.name in known:
+                found.append(dict(known[pod.name]) | {"ready": pod.ready})
+    return found
+
+
+def _group(pod: PodFacts, state: GroupState) -> dict[str, Any]:
+    cause = {} if state.cause is None else {"cause": cause_of(state.cause)[:_TEXT_LIMIT]}
+    steps = [_member(member) for member in state.members]
+    return {"name": pod.name, "ready": pod.ready, "restarts": state.restarts, **cause, "members": steps}
+
+
+def _member(state: MemberState) -> dict[str, Any]:
+    place = {name: text[:_TEXT_LIMIT] for name, text in (("pod", state.pod), ("node", state.node)) if text}
+    return {"rank": state.rank, **place, "step": state.step[:_TEXT_LIMIT]}
+
+
+def cause_of(cause: Cause) -> str:
+    """Where it happened, and what."""
+    where = f" on node {cause.node}" if cause.node else ""
+    pod = f" (pod {cause.pod}{where})" if cause.pod else ""
+    return f"Rank {cause.rank}{pod}: {cause.failure.reason}: {cause.failure.message}"
 
 
 def _adapter(name: str, states: Sequence[AdapterState]) -> dict[str, Any]:

@@ -61,6 +61,7 @@ from llmservice_operator.observe.observed import (
     Observed,
     adapters_of,
     asks,
+    groups_of,
     measured_of,
     name_conflicts,
     progress_of,
@@ -161,6 +162,8 @@ def status_of(
         status["effective"] = _effective(verdict, measured or {})
     if adapters:
         status["adapters"] = adapters
+    if groups := groups_of(pods, reports, previous):
+        status["groups"] = groups
     return status
 
 

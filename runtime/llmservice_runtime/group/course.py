@@ -182,9 +182,7 @@ def _ended(course: Course, cause: Cause, since: float, now: float, limits: Limit
     if len(recent) >= limits.budget:
         return replace(after, restarts=recent, is_exhausted=True)
     delay = min(limits.longest_delay, limits.first_delay * 2.0 ** min(course.in_a_row, 30))
-    return replace(
-        after, restarts=(*recent, now), in_a_row=course.in_a_row + 1, not_before=now + delay
-    )
+    return replace(after, restarts=(*recent, now), in_a_row=course.in_a_row + 1, not_before=now + delay)
 
 
 def told(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> GroupState:

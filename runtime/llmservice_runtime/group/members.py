@@ -225,9 +225,7 @@ class Leader(Member):
         """End all connections."""
         await asyncio.gather(*map(cancel_and_wait, list(self._connections)))
 
-    async def _hear(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[Any]
-    ) -> None:
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[Any]) -> None:
         opening = Channel.opened(reader, writer, self._group.token, is_leader=True)
         channel = await asyncio.wait_for(opening, self._timing.prove)
         report = await asyncio.wait_for(channel.receive(Report), self._timing.prove)

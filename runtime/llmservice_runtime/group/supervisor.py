@@ -133,7 +133,7 @@ class GroupSupervisor(Supervisor):
     # The leader
 
     async def _lead(self, child: Child, leader: Leader) -> int | None:
-        """Serve until SIGTERM, or until another pod of the group is to end: then what is in flight is answered first."""
+        """Serve until SIGTERM, or until another pod of the group is to end; what is in flight is answered first."""
         async with self._adapters.reconciling(self._timing.adapters_seconds):
             try:
                 await self._serve(child)
@@ -181,7 +181,7 @@ class GroupSupervisor(Supervisor):
         deadline = self._loop.time() + _PORT_SECONDS
         ports = (self._flags.port, contract.MASTER_PORT) if not self._group.rank else ()
         for port in ports:
-            while not _is_free(port) and self._loop.time() < deadline:
+            while not _is_free(port) and self._loop.time() < deadline:  # noqa: ASYNC110 - the kernel tells nobody
                 await asyncio.sleep(self._timing.health_seconds)
 
 

@@ -95,7 +95,8 @@ def pod(group: int, rank: int, **changed: Any) -> dict[str, Any]:
 def test_replicas_are_groups_with_the_leader_first() -> None:
     pods = [PodFacts.from_object(pod(group, rank)) for group, rank in ((10, 0), (1, 1), (1, 0), (10, 1))]
     found = list(LEADER_WORKER_SET.replicas(pods))
-    assert [[each.name for each in replica.pods] for replica in found] == [["chat-1", "chat-1-1"], ["chat-10", "chat-10-1"]]
+    names = [[each.name for each in replica.pods] for replica in found]
+    assert names == [["chat-1", "chat-1-1"], ["chat-10", "chat-10-1"]]
 
 
 @pytest.mark.parametrize(

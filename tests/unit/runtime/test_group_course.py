@@ -1,9 +1,10 @@
-"""When a group starts, ends and tries again: the leader's decisions over scripted reports, without a clock or a socket."""
+"""When a group starts, ends and tries again: the leader's decisions over scripted reports; no clock, no socket."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,12 +29,12 @@ class Scene:
     now: float = 1000.0
     members: dict[int, Seen] = field(default_factory=dict)
 
-    def said(self, rank: int, step: Step, incarnation: int | None = None, **more: object) -> None:
+    def said(self, rank: int, step: Step, incarnation: int | None = None, **more: Any) -> None:
         number = self.course.incarnation if incarnation is None else incarnation
-        report = Report(rank, self.size, "r", number, step, pod=f"pod-{rank}", **more)  # type: ignore[arg-type]
+        report = Report(rank, self.size, "r", number, step, pod=f"pod-{rank}", **more)
         self.members[rank] = Seen(report, self.now)
 
-    def all_said(self, step: Step, **more: object) -> None:
+    def all_said(self, step: Step, **more: Any) -> None:
         for rank in range(self.size):
             self.said(rank, step, started=step is Step.RUNNING, **more)
 
@@ -184,9 +185,10 @@ def test_one_that_leaves_costs_no_budget() -> None:
         ({"vllm_version": ""}, ""),
     ],
 )
-def test_who_is_refused(changed: Mapping[str, object], why: str) -> None:
+def test_who_is_refused(changed: Mapping[str, Any], why: str) -> None:
     leader = Report(0, 2, "r", 1, Step.WAITING, vllm_version="0.32.0")
-    assert refusal(replace(leader, rank=1, **changed) if "rank" not in changed else replace(leader, **changed), leader) == why  # type: ignore[arg-type]
+    worker = replace(leader, **{"rank": 1, **changed})
+    assert refusal(worker, leader) == why
 
 
 REPORTS = st.tuples(

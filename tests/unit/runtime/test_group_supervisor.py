@@ -43,8 +43,10 @@ async def group(folder: Path, behaviour: Behaviour = WELL) -> AsyncIterator[Grou
             contract.POD_NAME_ENV: f"pod-{rank}",
         }
         own = Path(tempfile.mkdtemp(dir=folder))
-        given = {"nodes": 2, "group_port": group_port, "revision_key": "r"}
-        return supervised(own, behaviour, variables=variables, pod_addresses=loopback, **given)
+        return supervised(
+            own, behaviour, variables=variables, pod_addresses=loopback,
+            nodes=2, group_port=group_port, revision_key="r",
+        )  # fmt: skip
 
     async with AsyncExitStack() as stack:
         leader, worker = [await stack.enter_async_context(started(rank)) for rank in range(2)]

@@ -141,6 +141,12 @@ CHILD_KINDS: tuple[ChildKind, ...] = (
         prune_reason="one replica needs no budget",
     ),
     ChildKind(
+        Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+        prune_reason="a replica is one pod",
+        is_optional=True,
+        setting="has_groups",
+    ),
+    ChildKind(
         Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject"),
         prune_reason="KEDA is not to scale this service",
         is_optional=True,

@@ -12,6 +12,7 @@ import orjson
 from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
     APPLIED_HASH_ANNOTATION,
+    BY_KIND,
     CHILD_KINDS,
     HAS_OWN_CONDITION,
     LEADER_WORKER_SET,
@@ -37,7 +38,7 @@ from llmservice_operator.manifests.children import (
     has_adapters_config,
 )
 from llmservice_operator.manifests.children import service as service_manifest
-from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name
+from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name, metadata, nodes_of
 from llmservice_operator.manifests.pod_template import progress_deadline_seconds
 from llmservice_operator.manifests.revision import KEPT, RevisionChoices, controller_revision
 from llmservice_operator.manifests.settings import Settings
@@ -54,7 +55,7 @@ from llmservice_operator.observe.observed import (
 from llmservice_operator.observe.verdict import Obstacle
 from llmservice_operator.revisions import DesiredRevision
 from llmservice_operator.workload.kinds import WORKLOADS, workload_of
-from llmservice_operator.workload.port import Strategy
+from llmservice_operator.workload.port import Strategy, WorkloadFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +116,61 @@ def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> li
 
 
 def held_edit_children(
-    service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None, settings: Settings
+    service: LLMService,
+    live: WorkloadFacts,
+    template: Manifest | None,
+    strategy: Strategy,
+    listed: str | None,
+    settings: Settings,
 ) -> list[DesiredChild]:
     """Children while an edit is held: the serving revision, with everything that needs no restart.
 
-    The workload keeps its template (None: unknown, it stays unchanged). The list of adapters waits with the edit, since
-    pods may lack what it needs: `listed` is the digest of the applied list.
+    The workload `live` keeps its template (None: unknown, it stays unchanged). The list of adapters waits with the
+    edit, since pods may lack what it needs: `listed` is the digest of the applied list.
     """
-    manifests = [_listing(service_manifest(service), listed)]
+    manifests = [_listing(service_manifest(service, live.nodes), listed)]
     if template is not None:
-        manifests.append(workload_of(service).manifest(service, template, strategy))
+        manifests.append(workload_of(template).manifest(service, template, strategy))
     manifests += declared_manifests(service, settings)
     return [with_hash(manifest) for manifest in manifests]
+
+
+def between_kinds(
+    service: LLMService, observed: Observed, desired: DesiredRevision, made: list[DesiredChild], strategy: Strategy
+) -> list[DesiredChild]:
+    """The children `made` while replicas move from one kind of workload to another, since their number of nodes changed
+    from or to one.
+
+    Surge: all new replicas become ready beside the old ones, then the Service selects them, then the old ones end.
+    Otherwise the old ones end first. The old workload stays, without replicas: the operator deletes none.
+    """
+    wanted = workload_of(desired.template).kind
+    left = [w for w in observed.workloads if w.kind != wanted and ownership(w, service) is Ownership.OURS]
+    if not left:
+        return made
+    (old,) = left
+    there = [each for each in observed.replicas if not each.has_ended]
+    olds = [each for each in there if (len(each.pods) > 1 or bool(each.first.group)) is (old.nodes > 1)]
+    news = sum(each.ready for each in there if each not in olds and each.revision == desired.label)
+    serves = observed.workload is old
+    if strategy == "Surge" and serves and old.spec_replicas and news < service.spec.scaling.replicas:
+        selecting = with_hash(service_manifest(service, old.nodes))
+        return [selecting if child.id[0] == "Service" else child for child in made]
+    if olds and strategy != "Surge":
+        made = [_without_replicas(child) if child.id[0] == wanted else child for child in made]
+    is_asked = observed.endpoints is None or any(
+        pod.uid in observed.endpoints for each in there if each not in olds for pod in each.pods
+    )
+    if strategy == "Surge" and (serves or not is_asked) and service.spec.scaling.replicas:
+        return made
+    if not (spec := old.live()["spec"]):
+        return made
+    kept = {"apiVersion": BY_KIND[old.kind].api_version, "kind": old.kind, "metadata": metadata(service, old.name)}
+    return [*made, with_hash(kept | {"spec": spec | {"replicas": 0}})]
+
+
+def _without_replicas(child: DesiredChild) -> DesiredChild:
+    return with_hash(child.manifest | {"spec": child.manifest["spec"] | {"replicas": 0}})
 
 
 def _listing(manifest: Manifest, listed: str | None) -> Manifest:
@@ -143,7 +187,7 @@ def _manifests(
     if has_adapters_config(service):
         # Before the Service, which names it.
         yield adapters_config(service)
-    yield service_manifest(service)
+    yield service_manifest(service, nodes_of(revision.template))
     yield from (claim_manifest(service, claim) for claim in claims(service, asked))
     yield controller_revision(
         service,
@@ -153,7 +197,7 @@ def _manifests(
         template=revision.template,
         chosen=revision.chosen,
     )
-    yield workload_of(service).manifest(service, revision.template, strategy)
+    yield workload_of(revision.template).manifest(service, revision.template, strategy)
 
 
 def with_hash(manifest: Manifest) -> DesiredChild:

@@ -38,6 +38,7 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal, Report
 from llmservice_operator.service.decide import decide
 from llmservice_operator.workload.deployment import DeploymentFacts
+from llmservice_operator.workload.kinds import workloads_of
 from llmservice_operator.workload.leaderworkerset import LeaderWorkerSetFacts
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import reading
@@ -176,7 +177,7 @@ class World:
                 by_kind[kind].append(FACTS[kind].from_object(child))
         only = {kind: (facts[0] if facts else None) for kind, facts in by_kind.items()}
         return Observed(
-            workload=only["Deployment"] or only["LeaderWorkerSet"],
+            workloads=workloads_of({kind: {each.name: each for each in found} for kind, found in by_kind.items()}, "x"),
             service=only["Service"],
             claims=tuple(by_kind["PersistentVolumeClaim"]),
             slices=tuple(by_kind["EndpointSlice"]),

@@ -54,6 +54,10 @@ Only the garbage collector deletes Deployments and Services, through their owner
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets]
   verbs: [get, list, watch, create, patch]
+# NAME, which keeps what the pods of a replica tell each other to themselves.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
 {{- end }}
 {{- if .Values.autoscaling.enabled }}
 # On OpenShift a slice with addresses of pods is refused without this right; elsewhere nothing asks for it.

@@ -38,7 +38,7 @@ from llmservice_operator.facts import scheduling
 from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.children import claim_holders
-from llmservice_operator.manifests.meta import Manifest
+from llmservice_operator.manifests.meta import Manifest, nodes_of
 from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
@@ -97,6 +97,16 @@ class Change:
     def pods_on_leaving_nodes(self) -> int:
         """Pods on nodes that are going away: their resources count as free."""
         return sum(pod.deleting and bool(pod.node) for pod in self.inputs.observed.pods)
+
+    @property
+    def changes_kind(self) -> bool:
+        """From or to replicas of one pod: all new replicas are made beside the old ones, or all old ones end first."""
+        return (nodes_of(self.template) > 1) is not (self.live.nodes > 1)
+
+    @property
+    def pods_beside(self) -> int:
+        """Pods that a surge makes at once."""
+        return nodes_of(self.template) * (self.service.spec.scaling.replicas if self.changes_kind else 1)
 
     @property
     def is_last(self) -> bool:
@@ -185,7 +195,7 @@ def _by_room(change: Change) -> RolloutStep | Requirements:
     has_room = (
         sum(fitting_on_separate_devices(node, change.requests, change.resource) for node in nodes)
         + change.pods_on_leaving_nodes
-        > 0
+        >= change.pods_beside
     )
     if has_room or _would_help(change, nodes):
         mounted_by = claim_holders(change.service)
@@ -229,13 +239,27 @@ def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
 
 
 def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
-    """Whether the resources of one old pod, with those that are free beside it, are enough."""
+    """Whether the resources of one old replica, with those that are free beside it, are enough."""
+    if change.pods_beside > 1 or change.changes_kind:
+        replicas = [change.old] if change.changes_kind else [each.pods for each in change.old_replicas]
+        return any(_fitting_without(change, nodes, pods) >= nodes_of(change.template) for pods in replicas)
     old = Counter(pod.node for pod in change.old if pod.node)
     return any(
         fitting(replace(node, used=minus(node.used, change.old_requests)), change.requests) > 0
         for node in nodes
         if old[node.name]
     )
+
+
+def _fitting_without(change: Change, nodes: list[NodeRoom], old: Sequence[PodFacts]) -> int:
+    """New pods that there is room for without these old ones."""
+    ended = Counter(pod.node for pod in old if pod.node)
+
+    def freed(node: NodeRoom) -> NodeRoom:
+        amounts = {name: each * ended[node.name] for name, each in change.old_requests.items()}
+        return replace(node, used=minus(node.used, amounts))
+
+    return sum(fitting(freed(node), change.requests) for node in nodes)
 
 
 def _continued(change: Change, strategy: Strategy) -> RolloutStep | Requirements:

@@ -32,9 +32,20 @@ def selector(service: LLMService) -> dict[str, str]:
     return {SERVICE_LABEL: service.name}
 
 
-def serving_selector(service: LLMService) -> dict[str, str]:
-    """Labels of the pods that answer requests: of a group its leader only."""
-    return selector(service) | ({RANK_LABEL: "0"} if service.spec.parallelism.nodes > 1 else {})
+def serving_selector(service: LLMService, nodes: int) -> dict[str, str]:
+    """Labels of the pods that answer requests: of a group over several nodes its leader only."""
+    return selector(service) | ({RANK_LABEL: "0"} if nodes > 1 else {})
+
+
+def nodes_of(template: Manifest) -> int:
+    """Nodes of one replica, by the pod template: a record of a revision has no spec."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    words = (word for container in containers for word in container.get("args") or ())
+    found = next((word for word in words if str(word).startswith(_NODES)), f"{_NODES}1")
+    return int(found.removeprefix(_NODES))
+
+
+_NODES = "--nodes="
 
 
 def labels(service: Owner) -> dict[str, str]:

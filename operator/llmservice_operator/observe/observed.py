@@ -34,7 +34,7 @@ from llmservice_operator.facts.children import (
 from llmservice_operator.facts.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_operator.manifests.meta import Owner
-from llmservice_operator.workload.kinds import WORKLOADS, live_workload, replicas_of
+from llmservice_operator.workload.kinds import WORKLOADS, replicas_of, workloads_of
 from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 Json = Mapping[str, Any]
@@ -283,7 +283,8 @@ class Unanswered:
 class Observed:
     """Children have the service's names, whoever owns them; revisions and pods have its label."""
 
-    workload: WorkloadFacts | None = None
+    workloads: tuple[WorkloadFacts, ...] = ()
+    """The one that serves first; another one is of a change between one and several nodes."""
     service: ServiceFacts | None = None
     claims: tuple[ClaimFacts, ...] = ()
     others: tuple[ChildFacts, ...] = ()
@@ -331,7 +332,7 @@ class Observed:
 
         pods = sorted(all_of(POD), key=lambda facts: facts.name)
         return cls(
-            workload=live_workload(projections, name),
+            workloads=workloads_of(projections, name),
             service=named(ServiceFacts.kind, name),
             claims=tuple(facts for claim in claim_names(name) if (facts := named(ClaimFacts.kind, claim)) is not None),
             others=tuple(
@@ -357,10 +358,15 @@ class Observed:
     @property
     def replicas(self) -> tuple[Replica, ...]:
         """Its pods, grouped by replica."""
-        return replicas_of(self.workload, self.pods)
+        return replicas_of(self.pods)
+
+    @property
+    def workload(self) -> WorkloadFacts | None:
+        """The one that serves, or is to."""
+        return self.workloads[0] if self.workloads else None
 
     def children(self) -> Iterator[ChildFacts]:
-        yield from (c for c in (self.service, *self.claims, self.workload) if c is not None)
+        yield from (c for c in (self.service, *self.claims, *self.workloads) if c is not None)
         yield from self.others
         yield from self.slices
         yield from self.revisions

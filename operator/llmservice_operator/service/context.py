@@ -34,7 +34,7 @@ from llmservice_operator.service.decide import decide
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.state_poller import StatePoller
 from llmservice_operator.service.watch import PARENT, ParentFacts, priority_of_service
-from llmservice_operator.workload.kinds import live_workload
+from llmservice_operator.workload.kinds import workloads_of
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Updates:
 def _seen(key: Key, cache: Cache) -> Update | None:
     children = cache.of_service(key)
     parent = cache.get(PARENT, *key)
-    live = live_workload(children, key.name)
+    live = next(iter(workloads_of(children, key.name)), None)
     records = children.get(CONTROLLER_REVISION.kind, {}).values()
     if parent is None or live is None or live.spec_replicas == 0:
         return None

@@ -141,7 +141,7 @@ CHILD_RESOURCES: tuple[Resource, ...] = tuple(resource for resource in WATCHED i
 
 def watched_children(settings: Settings) -> tuple[Resource, ...]:
     """Kinds of children that services have with these settings."""
-    unused = {child.kind for child in CHILD_KINDS if child.setting and getattr(settings, child.setting) is None}
+    unused = {child.kind for child in CHILD_KINDS if child.setting and not getattr(settings, child.setting)}
     if not settings.has_groups:
         unused.add(LEADER_WORKER_SET.kind)
     return tuple(resource for resource in CHILD_RESOURCES if resource.kind not in unused)

@@ -16,7 +16,7 @@ from llmservice_api.service import LLMService
 
 from llmservice_operator.facts.children import ChildFacts, common_of, own_annotations
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.manifests.meta import Manifest, metadata
+from llmservice_operator.manifests.meta import Manifest, metadata, nodes_of
 from llmservice_operator.workload.port import DEFAULT_STRATEGY, Replica, Strategy, Workload, WorkloadFacts
 
 Json = Mapping[str, Any]
@@ -42,6 +42,7 @@ class LeaderWorkerSetFacts(WorkloadFacts):
             generation=int(obj["metadata"].get("generation") or 0),
             observed_generation=_observed(obj),
             revision=str(labels.get(REVISION_LABEL, "")),
+            nodes=int((spec.get("leaderWorkerTemplate") or {}).get("size") or 1),
             spec_replicas=int(spec.get("replicas", 1)),
             replicas=int(status.get("replicas") or 0),
             updated=int(status.get("updatedReplicas") or 0),
@@ -89,7 +90,7 @@ def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifes
             "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": _STRATEGIES[strategy]},
             "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
             "leaderWorkerTemplate": {
-                "size": llm.spec.parallelism.nodes,
+                "size": nodes_of(template),
                 "restartPolicy": "None",
                 "workerTemplate": template,
             },
@@ -101,7 +102,8 @@ def replicas(pods: Iterable[PodFacts]) -> Iterator[Replica]:
     """By group, the leader first; a group whose leader is not there has no first pod that serves, but is one."""
     groups = defaultdict[str, list[PodFacts]](list)
     for pod in pods:
-        groups[pod.group].append(pod)
+        if pod.group:
+            groups[pod.group].append(pod)
     return (Replica(tuple(sorted(members, key=lambda pod: pod.rank))) for _, members in sorted(groups.items()))
 
 

@@ -65,6 +65,8 @@ class WorkloadFacts(ChildFacts, ABC):
     observed_generation: int
     revision: str
     """Revision label of the pod template."""
+    nodes: int = 1
+    """Pods of one replica."""
     spec_replicas: int
     replicas: int
     updated: int

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL, SERVICE_LABEL, is_replica
 from llmservice_api.service import LLMService
 from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.children import group_policy
 from llmservice_operator.manifests.children import service as service_of
 from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.settings import Settings
@@ -48,20 +50,20 @@ def test_a_replica_of_one_pod_is_as_it_was() -> None:
     one, same = service({}), service({"parallelism": {"nodes": 1}})
     assert pod_template(one, SETTINGS) == pod_template(same, SETTINGS)
     assert "GROUP" not in str(pod_template(one, SETTINGS))
-    assert service_of(one)["spec"]["selector"] == {SERVICE_LABEL: one.name}
+    assert service_of(one, 1)["spec"]["selector"] == {SERVICE_LABEL: one.name}
 
 
 def test_only_leaders_answer_requests() -> None:
     made = service(SPEC)
-    assert service_of(made)["spec"]["selector"] == {SERVICE_LABEL: made.name, RANK_LABEL: "0"}
+    assert service_of(made, 2)["spec"]["selector"] == {SERVICE_LABEL: made.name, RANK_LABEL: "0"}
 
 
 @pytest.mark.parametrize("strategy", ["Surge", "Replace", "Recreate"])
 def test_the_set_is_read_as_it_was_written(strategy: Strategy) -> None:
     made = service({**SPEC, "scaling": {"replicas": 3}})
-    workload = workload_of(made)
-    assert workload is LEADER_WORKER_SET
     template = pod_template(made, SETTINGS)
+    workload = workload_of(template)
+    assert workload is LEADER_WORKER_SET
     written = workload.manifest(made, template, strategy)
     body = written["spec"]["leaderWorkerTemplate"]
     assert (written["spec"]["replicas"], body["size"], body["restartPolicy"]) == (3, 2, "None")
@@ -137,3 +139,15 @@ def test_without_leaderworkerset_it_says_what_to_install_and_makes_no_pods() -> 
     assert found.condition("Ready")[0] == "False"
     said = " ".join(each["message"] for each in found.obj["status"]["conditions"])
     assert "groups.enabled" in said
+
+
+def test_members_alone_reach_each_others_ports() -> None:
+    sidecar = {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always", "ports": [{"containerPort": 9000}]}
+    made = service({**SPEC, "podTemplate": {"spec": {"initContainers": [sidecar]}}})
+    assert group_policy(made, SETTINGS) is None, "no right"
+    policy = group_policy(made, replace(SETTINGS, has_groups=True))
+    assert policy is not None
+    members, others = policy["spec"]["ingress"]
+    assert "ports" not in members
+    assert [port["port"] for port in others["ports"]] == [8000, 8081, 9000]
+    assert group_policy(service({}), replace(SETTINGS, has_groups=True)) is None

@@ -1,0 +1,162 @@
+"""An edit of spec.parallelism.nodes from or to one: replicas move to another kind of workload, and what serves goes on
+serving until they do."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL
+from llmservice_planner.room import NodeRoom, Room
+
+from tests.unit.decide_world import H100, World, a_pod, a_world
+
+ONE = {"tensorParallelSize": 2}
+TWO = {"tensorParallelSize": 2, "nodes": 2}
+GPUS = "nvidia.com/gpu"
+
+
+def room(*free: int) -> Room:
+    """Nodes with so many GPUs free."""
+    plenty = {"cpu": Decimal(64), "memory": Decimal(2**40), "pods": Decimal(100)}
+    return Room(
+        tuple(
+            NodeRoom(f"node-{number}", H100.product, plenty | {GPUS: Decimal(8)}, {GPUS: Decimal(8 - each)})
+            for number, each in enumerate(free)
+        )
+    )
+
+
+def pods_of(world: World, kind: str, *, ready: bool) -> dict[str, Any]:
+    """What the controller of the workload makes of it."""
+    workload = world.children[kind, "x"]
+    count = workload["spec"]["replicas"]
+    is_set = kind == "LeaderWorkerSet"
+    template = workload["spec"]["leaderWorkerTemplate"]["workerTemplate"] if is_set else workload["spec"]["template"]
+    revision = template["metadata"]["labels"]["llmservice.dev/revision"]
+    found = {}
+    for number in range(count):
+        for rank in range(2 if is_set else 1):
+            name = f"{'g' if is_set else 'x'}-{number}" + (f"-{rank}" if rank else "")
+            found[name] = a_pod(name, revision, ready=ready)
+            if is_set:
+                labels = found[name]["metadata"]["labels"]
+                labels.pop("pod-template-hash", None)
+                labels |= {GROUP_INDEX_LABEL: str(number), RANK_LABEL: str(rank)}
+                owner = {"kind": "StatefulSet", "name": f"x-{number}" if rank else "x", "uid": "s", "controller": True}
+                found[name]["metadata"]["ownerReferences"] = [owner]
+    numbers = dict.fromkeys(("updatedReplicas", "readyReplicas", "availableReplicas"), count if ready else 0)
+    seen = workload["metadata"]["generation"]
+    workload["status"] = {"replicas": count, "observedGeneration": seen, **numbers}
+    workload["status"]["conditions"] = [{"type": "Available", "status": "True", "observedGeneration": seen}]
+    return found
+
+
+def there(world: World) -> dict[str, int]:
+    """Replicas that each workload is to have."""
+    kinds = ("Deployment", "LeaderWorkerSet")
+    return {kind: world.children[kind, "x"]["spec"]["replicas"] for kind in kinds if (kind, "x") in world.children}
+
+
+def selects_leaders(world: World) -> bool:
+    return RANK_LABEL in world.children["Service", "x"]["spec"]["selector"]
+
+
+def served(parallelism: dict[str, Any], replicas: int = 1) -> World:
+    kind = "LeaderWorkerSet" if "nodes" in parallelism else "Deployment"
+    world = a_world(H100, parallelism=parallelism, scaling={"replicas": replicas})
+    world.settle()
+    world.pods = pods_of(world, kind, ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+    assert selects_leaders(world) is (kind == "LeaderWorkerSet")
+    return world
+
+
+CHANGES = [pytest.param(ONE, TWO, id="to two nodes"), pytest.param(TWO, ONE, id="to one node")]
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_with_room_the_new_replicas_are_ready_before_the_old_ones_end(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    world = served(before, replicas=2)
+    old, new = ("Deployment", "LeaderWorkerSet") if "nodes" in after else ("LeaderWorkerSet", "Deployment")
+    olds = dict(world.pods)
+    world.room = room(8, 8)
+    world.edit(parallelism=after)
+    world.settle()
+    assert there(world) == {old: 2, new: 2}
+    assert selects_leaders(world) is ("nodes" in before), "the old ones are asked"
+
+    made = pods_of(world, new, ready=False)
+    first = {name: pod for name, pod in pods_of(world, new, ready=True).items() if "-0" in name}
+    world.pods = olds | made | first
+    world.settle()
+    assert there(world) == {old: 2, new: 2}, "one of two is not ready yet"
+    assert selects_leaders(world) is ("nodes" in before)
+
+    news = pods_of(world, new, ready=True)
+    world.pods, world.unlisted = olds | news, set(news)
+    world.step()
+    assert selects_leaders(world) is ("nodes" in after)
+    assert there(world) == {old: 2, new: 2}, "no request reaches the new ones yet"
+    world.unlisted = set()
+    world.settle()
+    assert there(world) == {old: 0, new: 2}
+
+    world.pods = news
+    pods_of(world, old, ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+    assert world.condition("Available")[0] == "True"
+    assert world.decide().is_steady
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_without_room_the_old_ones_end_first(before: dict[str, Any], after: dict[str, Any]) -> None:
+    world = served(before)
+    old, new = ("Deployment", "LeaderWorkerSet") if "nodes" in after else ("LeaderWorkerSet", "Deployment")
+    for node, pod in enumerate(world.pods.values()):
+        pod["spec"]["nodeName"] = f"node-{node}"
+    world.room = room(1, 0) if "nodes" in before else room(0, 1)
+    world.edit(parallelism=after)
+    world.settle()
+    assert there(world) == {old: 0, new: 0}
+    assert selects_leaders(world) is ("nodes" in after)
+
+    world.pods = {}
+    pods_of(world, old, ready=True)
+    world.settle()
+    assert there(world) == {old: 0, new: 1}
+    world.pods = pods_of(world, new, ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+
+
+def test_an_edit_that_is_taken_back_ends_what_it_made() -> None:
+    world = served(ONE)
+    olds = dict(world.pods)
+    world.room = room(8, 8)
+    world.edit(parallelism=TWO)
+    world.settle()
+    world.pods = olds | pods_of(world, "LeaderWorkerSet", ready=False)
+    world.edit(parallelism=ONE)
+    world.settle()
+    assert there(world) == {"Deployment": 1, "LeaderWorkerSet": 0}
+    assert not selects_leaders(world)
+    world.pods = olds
+    pods_of(world, "LeaderWorkerSet", ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+
+
+def test_a_change_that_does_not_fit_leaves_the_workload_and_its_service_alone() -> None:
+    world = served(ONE)
+    before = dict(world.children)
+    world.edit(parallelism={"tensorParallelSize": 16, "nodes": 1, "pipelineParallelSize": 2})
+    world.edit(parallelism={**TWO, "nodes": 2}, precision={"weights": "float32"}, batching={"maxModelLen": 2**21})
+    world.settle()
+    assert world.condition("Fits")[0] == "False"
+    assert world.children == before

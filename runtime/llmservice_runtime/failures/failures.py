@@ -115,6 +115,12 @@ def group_member_lost(rank: int, pod: str, seconds: float) -> Failure:
     )
 
 
+def leader_unresolved(why: str, seconds: float) -> Failure:
+    """The leader of the group was never heard; `why`: what this pod waits for."""
+    reason = FailureReason.LEADER_ADDRESS_UNRESOLVED
+    return Failure(reason, f"After {seconds:.0f} s still {why}.", reason.remedy)
+
+
 def group_member_restarted(rank: int, pod: str) -> Failure:
     """A member's container started anew while the group ran."""
     return Failure(

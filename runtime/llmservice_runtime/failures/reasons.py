@@ -343,6 +343,14 @@ class FailureReason(Explained):
         look="`llmservice status` for the replica's pods and nodes; `kubectl describe pod` of the one that is named.",
         ends=Ends.BY_RESTART,
     )
+    LEADER_ADDRESS_UNRESOLVED = START.row(
+        "LeaderAddressUnresolved",
+        "A pod of a replica over several nodes did not reach the pod of rank 0 within the start's budget: its name is "
+        "not resolved, nothing answers there, or it does not take this pod for a member.",
+        "Check that the pod of rank 0 runs, that the cluster's DNS resolves the name in the message, and that policies "
+        "let the replica's pods reach each other on port 8083.",
+        ends=Ends.BY_RESTART,
+    )
     ENGINE_HUNG = END.row(
         "EngineHung",
         "Requests are running and the engine makes no progress: the pod is not ready, and its container is started "

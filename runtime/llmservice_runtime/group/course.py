@@ -121,12 +121,7 @@ def _may_begin(course: Course, members: Mapping[int, Seen], size: int, now: floa
     if course.is_exhausted or now < course.not_before:
         return False
     heard = [members.get(rank) for rank in range(size)]
-    return all(
-        seen is not None
-        and now - seen.at < limits.silent
-        and (seen.report.step, seen.report.incarnation) == (Step.WAITING, course.incarnation)
-        for seen in heard
-    )
+    return all(seen is not None and now - seen.at < limits.silent and _waits(seen, course) for seen in heard)
 
 
 def _running(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> Course:
@@ -183,6 +178,23 @@ def _ended(course: Course, cause: Cause, since: float, now: float, limits: Limit
         return replace(after, restarts=recent, is_exhausted=True)
     delay = min(limits.longest_delay, limits.first_delay * 2.0 ** min(course.in_a_row, 30))
     return replace(after, restarts=(*recent, now), in_a_row=course.in_a_row + 1, not_before=now + delay)
+
+
+def awaits(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> str:
+    """What keeps the members' vLLM from starting, for people."""
+    if course.is_exhausted:
+        return "the group has used up its restarts"
+    if now < course.not_before:
+        return f"the group starts again in {course.not_before - now:.0f} s"
+    missing = [rank for rank in range(size) if (seen := members.get(rank)) is None or now - seen.at >= limits.silent]
+    if missing:
+        return f"waiting for rank {', '.join(map(str, missing))} of the group"
+    busy = [f"{rank} ({seen.report.step})" for rank, seen in sorted(members.items()) if not _waits(seen, course)]
+    return f"waiting until rank {', '.join(busy)} of the group can start" if busy else ""
+
+
+def _waits(seen: Seen, course: Course) -> bool:
+    return (seen.report.step, seen.report.incarnation) == (Step.WAITING, course.incarnation)
 
 
 def told(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> GroupState:

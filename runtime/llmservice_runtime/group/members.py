@@ -72,6 +72,8 @@ class Member(ABC):
         self._begun = 0
         """The last incarnation for which this member started vLLM."""
         self._changed: dict[asyncio.Event, None] = {}
+        self.has_leader = True
+        """Whether the leader was ever heard."""
 
     @property
     @abstractmethod
@@ -128,6 +130,11 @@ class Member(ABC):
         """The group, as the leader knows it."""
         return None
 
+    @property
+    @abstractmethod
+    def awaits(self) -> str:
+        """What keeps vLLM from starting, for people; empty while nothing does."""
+
     def _wake(self) -> None:
         """What was reported or ordered changed."""
         for event in self._changed:
@@ -172,6 +179,10 @@ class Leader(Member):
     @property
     def is_leaving(self) -> bool:
         return course.is_leaving(self._workers)
+
+    @property
+    def awaits(self) -> str:
+        return course.awaits(self._course, self.members, self._group.size, self._clock(), self._limits)
 
     def told(self) -> GroupState:
         return course.told(self._course, self.members, self._group.size, self._clock(), self._limits)
@@ -266,6 +277,11 @@ class Worker(Member):
         self._leader_address = ""
         self.why = "the leader has not been reached yet"
         """Why there is no order; empty while there is."""
+        self.has_leader = False
+
+    @property
+    def awaits(self) -> str:
+        return f"waiting for the leader: {self.why}" if self.why else "waiting until all pods of the group are there"
 
     @property
     def order(self) -> Order:
@@ -312,6 +328,7 @@ class Worker(Member):
                 while True:
                     order = await asyncio.wait_for(channel.receive(Order), self._limits.silent)
                     self._heard_at, self.why = self._clock(), order.refused
+                    self.has_leader = True
                     self._leader_address = writer.get_extra_info("peername")[0]
                     self._obey(order)
             finally:

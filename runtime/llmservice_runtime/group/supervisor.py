@@ -29,6 +29,7 @@ from llmservice_runtime.supervisor.tasks import cancel_and_wait, in_thread
 
 _PORT_SECONDS = 60.0
 """For the ports of a vLLM that was killed to be free."""
+_WAITING = "waiting for the other pods of the group"
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 HOST_IP = "VLLM_HOST_IP"
 
@@ -76,11 +77,23 @@ class GroupSupervisor(Supervisor):
             await self._check()
             await self._fetch()
             while True:
-                self._enter(Phase.LOADING, "waiting for the other pods of the group")
-                number = await self._until_terminated(self._member.begins())
+                self._enter(Phase.LOADING, _WAITING)
+                number = await self._begins()
                 if (code := await self._incarnation(number)) is not None:
                     return code
                 self._renew()
+
+    async def _begins(self) -> int:
+        """Wait until vLLM is to start; the number of the incarnation. A leader that is never heard is a failure."""
+        began, begins = self._clock(), asyncio.ensure_future(self._member.begins())
+        try:
+            while not begins.done():
+                await self._until_terminated(asyncio.wait([begins], timeout=self._timing.poll_seconds))
+                if not self._member.has_leader and self._clock() - began >= self._options.start_seconds:
+                    raise Failed(failures.leader_unresolved(self._member.awaits, self._options.start_seconds))
+            return begins.result()
+        finally:
+            await cancel_and_wait(begins)
 
     async def _incarnation(self, number: int) -> int | None:
         """Run vLLM until it ends, or is to end; the supervisor's exit code once the pod is to end."""
@@ -173,7 +186,11 @@ class GroupSupervisor(Supervisor):
         """Ready with the whole group only."""
         is_worker_ready = self._group.rank > 0 and state.phase is Phase.SERVING
         order = self._member.order if hasattr(self, "_member") else None
-        state = replace(state, ready=bool((state.ready or is_worker_ready) and order and order.ready))
+        if state.progress == _WAITING and order:
+            state = replace(state, progress=self._member.awaits or _WAITING)
+        is_ready = bool((state.ready or is_worker_ready) and order and order.ready)
+        # The kubelet asks for readiness only once the pod has started, which of a worker nothing else says.
+        state = replace(state, ready=is_ready, started=state.started or (is_ready and self._group.rank > 0))
         return replace(state, group=self._member.told()) if order and not self._group.rank else state
 
     async def _ports_are_free(self) -> None:

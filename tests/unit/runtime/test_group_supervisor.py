@@ -17,7 +17,7 @@ from llmservice_runtime.contract import Phase
 
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import Behaviour
-from tests.unit.runtime.runtime_harness import WELL, Server, supervised
+from tests.unit.runtime.runtime_harness import NEVER, WELL, Server, supervised
 
 
 @dataclass
@@ -61,7 +61,8 @@ async def test_they_serve_together(tmp_path: Path) -> None:
     async with group(tmp_path) as found:
         await found.ready()
         assert (await found.leader.complete()).status == 200
-        assert [await each.probe("/readyz") for each in (found.leader, found.worker)] == [200, 200]
+        for path in ("/startupz", "/readyz"):
+            assert [await each.probe(path) for each in (found.leader, found.worker)] == [200, 200]
 
 
 async def test_a_worker_whose_vllm_is_killed_while_idle_takes_the_group_down_and_all_come_back(tmp_path: Path) -> None:
@@ -127,3 +128,28 @@ async def test_a_supervisor_that_is_killed_and_started_again_joins_the_next_inca
         await again.ready()
         await found.leader.ready()
         assert (await found.leader.complete()).status == 200
+
+
+async def test_a_worker_says_that_it_does_not_find_its_leader_and_ends_after_the_starts_budget(tmp_path: Path) -> None:
+    variables = {
+        contract.GROUP_RANK_ENV: "1",
+        contract.GROUP_LEADER_ENV: "no-such-leader.invalid",
+        contract.GROUP_TOKEN_ENV: "t",
+    }
+    given = {"nodes": 2, "group_port": free_port(), "revision_key": "r"}
+    async with supervised(tmp_path, variables=variables, pod_addresses=loopback, **given) as worker:  # type: ignore[arg-type]
+        state = await worker.until(lambda state: "no-such-leader.invalid" in state.progress)
+        assert state.progress.startswith("waiting for the leader: ")
+        failure = await worker.failed(jump=NEVER)
+    assert failure.reason is contract.FailureReason.LEADER_ADDRESS_UNRESOLVED
+    assert "no-such-leader.invalid" in failure.message
+    assert "DNS" in failure.remedy
+
+
+async def test_a_leader_names_the_ranks_that_it_waits_for(tmp_path: Path) -> None:
+    variables = {contract.GROUP_RANK_ENV: "0", contract.GROUP_LEADER_ENV: "127.0.0.1", contract.GROUP_TOKEN_ENV: "t"}
+    given = {"nodes": 3, "group_port": free_port(), "revision_key": "r"}
+    async with supervised(tmp_path, variables=variables, pod_addresses=loopback, **given) as leader:  # type: ignore[arg-type]
+        await leader.until(lambda state: state.progress == "waiting for rank 1, 2 of the group")
+        leader.jump(10 * NEVER)
+        assert (await leader.until(lambda state: state.group is not None)).phase is Phase.LOADING, "it waits for ever"

@@ -1,0 +1,103 @@
+"""A replica over two nodes: it serves, loses a member, comes back by itself, and says on which rank it happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.conftest import own_namespace
+from tests.support.client import ClientPod
+from tests.support.cluster import JSON, Cluster, condition, eventually
+from tests.support.host import engine_of, processes_of
+from tests.support.measured import Record
+from tests.support.nodes import NODES, second_node, spread
+from tests.support.patience import PATIENCE
+from tests.support.services import stand_in
+
+NAME, NAMESPACE = "wide", "e2e-groups"
+WIDE = stand_in(
+    NAME, {"start_seconds": 2}, parallelism={"pipelineParallelSize": 2, "nodes": 2}, podTemplate=spread(NAME)
+)
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster) -> Iterator[ClientPod]:
+    """With a group that serves on two nodes."""
+    with second_node(cluster), own_namespace(cluster, NAMESPACE) as namespace:
+        cluster.apply(WIDE, namespace)
+        cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=PATIENCE)
+        yield ClientPod.start(cluster, namespace)
+
+
+def members(cluster: Cluster) -> dict[int, JSON]:
+    """The pods of the group, by rank."""
+    label = "leaderworkerset.sigs.k8s.io/worker-index"
+    return {int(pod["metadata"]["labels"][label]): pod for pod in cluster.pods(NAMESPACE, NAME)}
+
+
+def answers(client: ClientPod) -> bool:
+    return client.chat(NAME, "hello").status == 200
+
+
+def test_it_serves_on_both_nodes_and_the_service_selects_the_leader(cluster: Cluster, client: ClientPod) -> None:
+    pods = members(cluster)
+    assert {pod["spec"]["nodeName"] for pod in pods.values()} == set(NODES)
+    assert answers(client)
+    (group,) = cluster.status(NAMESPACE, NAME)["groups"]
+    assert [(each["rank"], each["step"]) for each in group["members"]] == [(0, "Running"), (1, "Running")]
+    addresses = {
+        address
+        for each in cluster.list("endpointslices", NAMESPACE, f"kubernetes.io/service-name={NAME}")
+        for endpoint in each["endpoints"]
+        for address in endpoint["addresses"]
+    }
+    assert addresses == {pods[0]["status"]["podIP"]}
+
+
+def kill_vllm(pod: JSON) -> float:
+    """Its first process, as the kernel would; when."""
+    engine = engine_of(pod)
+    assert engine is not None, processes_of(pod)
+    os.kill(engine, signal.SIGKILL)
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("rank", [1, 0], ids=["a worker", "the leader"])
+def test_a_killed_vllm_ends_the_endpoint_at_once_and_the_group_comes_back(
+    cluster: Cluster, client: ClientPod, record: Record, rank: int
+) -> None:
+    pods = members(cluster)
+    began = kill_vllm(pods[rank])
+    gone = _seconds_until(lambda: not _is_ready(members(cluster)[0]), began)
+    eventually("Ready is false", lambda: not _is_condition(cluster, "Ready"), PATIENCE)
+    back = _seconds_until(lambda: _is_condition(cluster, "Ready") and answers(client), began)
+    record(gone_seconds=round(gone, 1), back_seconds=round(back, 1))
+    assert _runs(members(cluster)) == _runs(pods), "no pod and no container was replaced"
+    (group,) = cluster.status(NAMESPACE, NAME)["groups"]
+    assert group["cause"].startswith(f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node ")
+
+
+def _runs(pods: dict[int, JSON]) -> set[tuple[str, int]]:
+    """Each pod, and how often its container started."""
+    return {
+        (pod["metadata"]["uid"], each["restartCount"])
+        for pod in pods.values()
+        for each in pod["status"]["containerStatuses"]
+    }
+
+
+def _is_ready(pod: JSON) -> bool:
+    return (condition(pod, "Ready") or {}).get("status") == "True"
+
+
+def _is_condition(cluster: Cluster, kind: str) -> bool:
+    return (cluster.condition(NAMESPACE, NAME, kind) or {}).get("status") == "True"
+
+
+def _seconds_until(look: Callable[[], bool], began: float) -> float:
+    eventually("it", look, PATIENCE)
+    return time.monotonic() - began

@@ -351,8 +351,8 @@ class GroupMemberStatus(StatusModel):
     """One pod of a replica over several nodes."""
 
     rank: int = Field(description="Its number in the group; 0 is the leader, which answers requests.", ge=0)
-    pod: Word | None = optional("Name of the pod.")
-    node: Word | None = optional("Node of the pod.")
+    pod: Word | None = optional("Name of the pod of this rank.")
+    node: Word | None = optional("Node that the pod of this rank is on.")
     step: Word | None = optional(
         "Preparing, Waiting (for the others), Running, Failed or Leaving (it got SIGTERM); absent while the leader has "
         "not heard of it."
@@ -366,11 +366,11 @@ MOST_GROUPS = 16
 class GroupStatus(StatusModel):
     """A replica over several nodes, as its leader reports it; written when a step or the cause changes."""
 
-    name: Word = Field(description="Name of the leader's pod.")
+    name: Word = Field(description="Name of the leader's pod, of rank 0.")
     ready: bool = Field(description="Whether all members run and the leader takes requests.")
     restarts: int | None = optional("Starts of vLLM on all members after a failure, within the last hour.", ge=0)
     cause: Text | None = optional("Why vLLM last ended on all members: the rank on which it happened, and the failure.")
-    members: Many[GroupMemberStatus] | None = optional("By rank.", max_length=64)
+    members: Many[GroupMemberStatus] | None = optional("Its pods that the leader knows, by rank.", max_length=64)
 
 
 class HoldingStatus(StatusModel):

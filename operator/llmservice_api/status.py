@@ -351,7 +351,7 @@ class GroupMemberStatus(StatusModel):
     """One pod of a replica over several nodes."""
 
     rank: int = Field(description="Its number in the group; 0 is the leader, which answers requests.", ge=0)
-    pod: Word | None = optional("Name of the pod of this rank.")
+    pod: Word | None = optional("Name of the pod that has this rank.")
     node: Word | None = optional("Node that the pod of this rank is on.")
     step: Word | None = optional(
         "Preparing, Waiting (for the others), Running, Failed or Leaving (it got SIGTERM); absent while the leader has "

@@ -70,9 +70,8 @@ class Parallelism(ApiModel):
 
     nodes: int = knob(
         1,
-        description="Spread one replica over this many nodes, with one pod on each: they start, end and restart "
-        "together, and the first one answers requests. The GPUs of the replica are divided among them. For models that "
-        "no node holds; needs LeaderWorkerSet in the cluster (see docs/serving/several-nodes.md).",
+        description="Spread one replica over this many nodes, with one pod and an equal share of its GPUs on each. For "
+        "models that no node holds; needs LeaderWorkerSet in the cluster (see docs/serving/several-nodes.md).",
         examples=[2],
         bounds=(1, 64),
     )

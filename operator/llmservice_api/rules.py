@@ -84,7 +84,24 @@ HOLDING = (
     ),
 )
 
+
+def _claim_of_a_group(claim: str) -> Rule:
+    """The pods of a replica over several nodes mount a claim at the same time."""
+    modes = f"self.{claim}.accessModes"
+    *sections, _ = claim.split(".")
+    has = " || ".join(f"!has(self.{each})" for each in [*sections[1:], claim])
+    return Rule(
+        "!has(self.parallelism) || !has(self.parallelism.nodes) || self.parallelism.nodes == 1 || "
+        f"{has} || (has({modes}) && {modes}.exists(mode, mode == 'ReadWriteMany'))",
+        f"several nodes mount the claim at the same time: set spec.{claim}.accessModes to [ReadWriteMany], or remove "
+        f"spec.{claim}",
+        f".{claim}",
+    )
+
+
 SPEC = (
+    _claim_of_a_group("model.cache"),
+    _claim_of_a_group("startCache"),
     *(
         Rule(
             f"!has(self.model.{to_camel(access.field)}) || {_any_uri(*names)}",

@@ -134,7 +134,10 @@ def _check_type(name: str, value: object, default: object) -> None:
     """InvalidSettings without the value of a collection: YAML aliases may expand to much more than the file."""
     if isinstance(value, _COLLECTIONS) and not isinstance(default, tuple):
         raise InvalidSettings(f"{_camel(name)}: a {type(value).__name__} is not a single value")
-    if isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise InvalidSettings(f"{_camel(name)}: {value!r} is neither true nor false")
+    elif isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):
         raise InvalidSettings(f"{_camel(name)}: {value!r} is not an integer")
 
 

@@ -23,6 +23,9 @@ INSPECT_CONTAINER = "inspect"
 FETCH_CONTAINER = "fetch"
 HTTP_PORT = 8000
 HTTP_PORT_NAME = "http"
+LEADER_PORT_NAME = "leader-http"
+"""The same port in pods of groups, of which only leaders answer: a Service of replicas of one pod, which selects all
+pods of the LLMService while they move to several nodes, finds no port in these."""
 STATE_PORT = 8081
 STATE_PORT_NAME = "state"
 GROUP_PORT_NAME = "group"

@@ -24,7 +24,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import adapter_list
-from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT, HTTP_PORT_NAME, STATE_PORT
+from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT, HTTP_PORT_NAME, LEADER_PORT_NAME, STATE_PORT
 
 from llmservice_operator.manifests.meta import (
     Manifest,
@@ -77,7 +77,7 @@ def service(llm: LLMService, nodes: int = 1) -> Manifest:
     port = {
         "name": HTTP_PORT_NAME,
         "port": llm.spec.endpoint.port,
-        "targetPort": HTTP_PORT_NAME,
+        "targetPort": LEADER_PORT_NAME if nodes > 1 else HTTP_PORT_NAME,
         "protocol": "TCP",
         "appProtocol": "http",
     }

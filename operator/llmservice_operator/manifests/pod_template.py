@@ -173,8 +173,10 @@ def _server(
 
 
 def _ports(llm: LLMService) -> dict[str, int]:
-    group = {contract.GROUP_PORT_NAME: contract.GROUP_PORT} if llm.spec.parallelism.nodes > 1 else {}
-    return {contract.HTTP_PORT_NAME: contract.HTTP_PORT, contract.STATE_PORT_NAME: contract.STATE_PORT, **group}
+    is_group = llm.spec.parallelism.nodes > 1
+    group = {contract.GROUP_PORT_NAME: contract.GROUP_PORT} if is_group else {}
+    http = contract.LEADER_PORT_NAME if is_group else contract.HTTP_PORT_NAME
+    return {http: contract.HTTP_PORT, contract.STATE_PORT_NAME: contract.STATE_PORT, **group}
 
 
 def _probe(path: str, period: int, failures: int) -> Manifest:

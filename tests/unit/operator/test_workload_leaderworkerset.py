@@ -58,6 +58,19 @@ def test_only_leaders_answer_requests() -> None:
     assert service_of(made, 2)["spec"]["selector"] == {SERVICE_LABEL: made.name, RANK_LABEL: "0"}
 
 
+def test_a_service_of_single_pods_finds_no_port_in_pods_of_groups() -> None:
+    """While replicas move to several nodes it selects these too, and workers answer nobody."""
+    (single,) = service_of(service({}), 1)["spec"]["ports"]
+    (leaders,) = service_of(service(SPEC), 2)["spec"]["ports"]
+    of_pods = [
+        {port["name"]: port["containerPort"] for port in container(pod_template(service(spec), SETTINGS))["ports"]}
+        for spec in ({}, SPEC)
+    ]
+    assert [single["targetPort"] in names for names in of_pods] == [True, False]
+    assert [leaders["targetPort"] in names for names in of_pods] == [False, True]
+    assert of_pods[1][leaders["targetPort"]] == of_pods[0][single["targetPort"]] == 8000
+
+
 @pytest.mark.parametrize("strategy", ["Surge", "Replace", "Recreate"])
 def test_the_set_is_read_as_it_was_written(strategy: Strategy) -> None:
     made = service({**SPEC, "scaling": {"replicas": 3}})

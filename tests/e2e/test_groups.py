@@ -19,9 +19,7 @@ from tests.support.patience import PATIENCE
 from tests.support.services import stand_in
 
 NAME, NAMESPACE = "wide", "e2e-groups"
-WIDE = stand_in(
-    NAME, {"start_seconds": 2}, parallelism={"tensorParallelSize": 2, "nodes": 2}, podTemplate=spread(NAME)
-)
+WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={"tensorParallelSize": 2, "nodes": 2}, podTemplate=spread(NAME))
 
 
 @pytest.fixture(scope="module")

@@ -189,7 +189,7 @@ def _changes(pods: tuple[PodFacts, ...], chosen: set[str]) -> Iterator[DeletionC
 def _surplus_replicas(service: LLMService, observed: Observed) -> int:
     """Ready replicas that the next scale-down ends; 0 where none or all of them go."""
     live, replicas = own_workload(service, observed), service.spec.scaling.replicas
-    if live is None or not 0 < replicas < live.spec_replicas:
+    if live is None or live.nodes > 1 or not 0 < replicas < live.spec_replicas:  # of groups the last ones go
         return 0
     ready, staying = len(_ready(observed)), [each for each in observed.replicas if not each.is_terminating]
     unready = len(staying) - ready

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.e2e.conftest import own_namespace
+from tests.e2e.disturbances import under_load
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, condition, eventually
 from tests.support.host import engine_of, processes_of
@@ -77,6 +78,38 @@ def test_a_killed_vllm_ends_the_endpoint_at_once_and_the_group_comes_back(
     assert _runs(members(cluster)) == _runs(pods), "no pod and no container was replaced"
     (group,) = cluster.status(NAMESPACE, NAME)["groups"]
     assert group["cause"].startswith(f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node ")
+
+
+MOVED = "moved"
+HALF = {"tensorParallelSize": 2}
+ONE = stand_in(MOVED, {"start_seconds": 2, "tokens_per_second": 20}, parallelism=HALF, scaling={"replicas": 2})
+
+
+def test_replicas_move_from_one_node_to_two_and_back_and_no_request_is_lost(cluster: Cluster, record: Record) -> None:
+    load = ("--rate", "8", "--output-tokens", "10,20,80")
+    with under_load(cluster, "e2e-groups-moved", ONE, PATIENCE, *load) as probe:
+        namespace = "e2e-groups-moved"
+        for story, nodes, kind in (("to two nodes", 2, "leaderworkersets"), ("to one node", 1, "deployments")):
+            began = time.monotonic()
+            with probe.during(story):
+                probe.strike(*cluster.pods(namespace, MOVED))
+                cluster.patch("llmservices", namespace, MOVED, {"spec": {"parallelism": {**HALF, "nodes": nodes}}})
+                eventually("it is taken up", lambda: not _is_rolled_out(cluster, namespace), PATIENCE)
+                eventually("it is rolled out", lambda: _is_rolled_out(cluster, namespace), PATIENCE)
+            record(**{story: {**probe.figures(story), "seconds": round(time.monotonic() - began, 1)}})
+            probe.assert_nothing_lost(story)
+            replicas = {
+                plural: (cluster.get(plural, namespace, MOVED) or {"spec": {}})["spec"].get("replicas", 0)
+                for plural in ("leaderworkersets", "deployments")
+            }
+            assert replicas == {"leaderworkersets": 0, "deployments": 0, kind: 2}
+
+
+def _is_rolled_out(cluster: Cluster, namespace: str) -> bool:
+    service = cluster.must_get("llmservices", namespace, MOVED)
+    found = condition(service, "Ready") or {}
+    is_current = service["status"].get("observedGeneration") == service["metadata"]["generation"]
+    return is_current and found.get("status") == "True"
 
 
 def _runs(pods: dict[int, JSON]) -> set[tuple[str, int]]:

@@ -67,7 +67,7 @@ def screen(snapshot: Snapshot, now: datetime, *, is_styled: bool) -> Iterator[Ro
         ("progress", _plain(progress_lines(status.get("progress")))),
         ("rollout", _plain(rollout_lines(service))),
         ("replicas by phase", phases),
-        ("replicas over several nodes", _plain(_groups(status.get("groups")))),
+        ("replicas over several nodes", _plain(group_lines(status.get("groups")))),
         ("adapters", _plain(_adapters(status.get("adapters")))),
         ("what would fit", _plain(_fitting(service))),
         ("planned and measured", _plain(_compared(status))),
@@ -242,7 +242,7 @@ def progress_lines(progress: Json | None) -> Iterator[str]:
         yield str(progress["message"])
 
 
-def _groups(groups: Sequence[Json] | None) -> Iterator[str]:
+def group_lines(groups: Sequence[Json] | None) -> Iterator[str]:
     """The pods of each replica by rank, and why vLLM last ended on all of them."""
     if not groups:
         return

@@ -55,6 +55,8 @@ APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"
 ADAPTERS_ANNOTATION: Final = f"{GROUP}/adapters"
 """On the Service: digest of the applied list of adapters, since the operator may not read ConfigMaps. A change of the
 Deployment's annotations would change its generation and its ReplicaSets."""
+DEADLINE_ANNOTATION: Final = f"{GROUP}/progress-deadline-seconds"
+"""On a LeaderWorkerSet, which has no field for it."""
 STRATEGY_ANNOTATION: Final = f"{GROUP}/rollout-strategy"
 """On the Deployment: the strategy that Auto resolved to when the template was applied, unless it is the usual one."""
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"

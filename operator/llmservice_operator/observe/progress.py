@@ -102,7 +102,9 @@ def progress(
     found = gates(new, before, now)
     if not new and not is_done_by_pods:  # a pod that was removed, as by Kueue, is about to be recreated
         found = {uid: until or rfc3339(now) for uid, until in before.items()}
-    left = _first_deadline(workload, new, found, now) if workload.deadline_exceeded else None
+    late = [pod for pod in new if not pod.was_ready]
+    may_be_late = workload.deadline_exceeded if workload.keeps_deadline else bool(late) and is_current
+    left = _first_deadline(workload, new if workload.keeps_deadline else late, found, now) if may_be_late else None
     is_waiting = left is not None and left > 0
     counts = (workload.updated, workload.ready, workload.available, workload.replicas)
     is_rolled_out = is_done_by_pods and is_looked_at and not unlisted and all(count == wanted for count in counts)
@@ -115,7 +117,7 @@ def progress(
         unlisted=unlisted,
         is_rolled_out=is_rolled_out,
         is_unsettled=is_done_by_pods and not is_rolled_out,
-        is_overdue=is_current and workload.deadline_exceeded and not is_waiting,
+        is_overdue=is_current and may_be_late and not is_waiting,
         reason=reason,
         message=message,
         overdue_in=left if is_waiting and left != inf else None,
@@ -146,7 +148,7 @@ def _first_deadline(workload: WorkloadFacts, new: list[PodFacts], found: Gates, 
 
     A pod's deadline counts from its scheduling if it waited long for that, or from the removal of its gate.
     """
-    if not found and not any(_waited(pod) for pod in new):
+    if workload.keeps_deadline and not found and not any(_waited(pod) for pod in new):
         return None
     starts = [
         pod.scheduled_at if _waited(pod) else found.get(pod.uid) or pod.created_at

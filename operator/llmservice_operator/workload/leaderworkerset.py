@@ -11,17 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from llmservice_api.constants import REVISION_LABEL, STRATEGY_ANNOTATION
+from llmservice_api.constants import DEADLINE_ANNOTATION, REVISION_LABEL, STRATEGY_ANNOTATION
 from llmservice_api.service import LLMService
 
 from llmservice_operator.facts.children import ChildFacts, common_of, own_annotations
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.meta import Manifest, metadata, nodes_of
+from llmservice_operator.manifests.pod_template import progress_deadline_seconds
 from llmservice_operator.workload.port import DEFAULT_STRATEGY, Replica, Strategy, Workload, WorkloadFacts
 
 Json = Mapping[str, Any]
 
 _DEADLINE_SECONDS = 600.0
+"""Where the annotation is no number."""
 _STRATEGIES: dict[Strategy, Any] = {
     "Surge": {"maxSurge": 1, "maxUnavailable": 0},
     "Replace": {"maxSurge": 0, "maxUnavailable": 1},
@@ -49,7 +51,8 @@ class LeaderWorkerSetFacts(WorkloadFacts):
             ready=int(status.get("readyReplicas") or 0),
             available=int(status.get("readyReplicas") or 0),
             deadline_exceeded=False,
-            deadline_seconds=_DEADLINE_SECONDS,
+            deadline_seconds=_deadline(own_annotations(obj["metadata"])),
+            keeps_deadline=False,
             deadline_message="",
             strategy=own_annotations(obj["metadata"]).get(STRATEGY_ANNOTATION),
             replica_failure=None,
@@ -66,6 +69,11 @@ class LeaderWorkerSetFacts(WorkloadFacts):
         return found
 
 
+def _deadline(annotations: Mapping[str, Any]) -> float:
+    text = str(annotations.get(DEADLINE_ANNOTATION, ""))
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 9 else _DEADLINE_SECONDS
+
+
 def _template(spec: Json) -> Any:
     return (spec.get("leaderWorkerTemplate") or {}).get("workerTemplate") or {}
 
@@ -78,8 +86,9 @@ def _observed(obj: Json) -> int:
 
 def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifest:
     meta = metadata(llm, llm.name)
+    meta["annotations"] = {DEADLINE_ANNOTATION: str(progress_deadline_seconds(llm))}
     if llm.spec.rollout.strategy == "Auto" and strategy != DEFAULT_STRATEGY:
-        meta["annotations"] = {STRATEGY_ANNOTATION: strategy}
+        meta["annotations"] |= {STRATEGY_ANNOTATION: strategy}
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",

@@ -76,6 +76,8 @@ class WorkloadFacts(ChildFacts, ABC):
     """The rollout made no progress for `deadline_seconds`."""
     deadline_seconds: float
     """Seconds without progress after which the controller reports it."""
+    keeps_deadline: bool = True
+    """Whether the controller does: else a pod is late that was not ready so long after it was created."""
     deadline_message: str
     """The controller's message about it, or ""."""
     strategy: str | None

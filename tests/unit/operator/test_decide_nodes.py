@@ -3,6 +3,7 @@ serving until they do."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -160,3 +161,32 @@ def test_a_change_that_does_not_fit_leaves_the_workload_and_its_service_alone() 
     world.settle()
     assert world.condition("Fits")[0] == "False"
     assert world.children == before
+
+
+def test_a_group_that_never_was_ready_is_late_after_the_deadline_and_one_that_was_is_not() -> None:
+    """LeaderWorkerSet keeps no deadline."""
+    world = a_world(H100, parallelism=TWO, rollout={"progressDeadlineSeconds": 600})
+    world.settle()
+    world.pods = pods_of(world, "LeaderWorkerSet", ready=False)
+    for pod in world.pods.values():
+        pod["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
+    world.now = datetime(2026, 1, 2, 3, 10, tzinfo=UTC)
+    world.settle()
+    assert "Stalled" not in world.conditions()
+    assert world.decide().requeue_after == pytest.approx(245, abs=1)
+    world.now += timedelta(minutes=5)
+    world.settle()
+    assert world.condition("Stalled") == ("True", "ProgressDeadlineExceeded")
+
+    world.pods = pods_of(world, "LeaderWorkerSet", ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+    for pod in world.pods.values():
+        server = pod["status"]["containerStatuses"][0]
+        server |= {"ready": False, "started": True}
+        pod["status"]["conditions"] = [
+            {"type": "PodScheduled", "status": "True"},
+            {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-02T03:14:00Z"},
+        ]
+    world.settle()
+    assert "Stalled" not in world.conditions()

@@ -13,6 +13,7 @@ from tests.e2e.conftest import own_namespace
 from tests.e2e.disturbances import under_load
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, condition, eventually
+from tests.support.groups import groups_installed
 from tests.support.host import engine_of, processes_of
 from tests.support.measured import Record
 from tests.support.nodes import NODES, second_node, spread
@@ -23,8 +24,14 @@ NAME, NAMESPACE = "wide", "e2e-groups"
 WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={"tensorParallelSize": 2, "nodes": 2}, podTemplate=spread(NAME))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def groups(cluster: Cluster) -> Iterator[None]:
+    with groups_installed(cluster):
+        yield
+
+
 @pytest.fixture(scope="module")
-def client(cluster: Cluster) -> Iterator[ClientPod]:
+def client(cluster: Cluster, groups: None) -> Iterator[ClientPod]:
     """With a group that serves on two nodes."""
     with second_node(cluster), own_namespace(cluster, NAMESPACE) as namespace:
         cluster.apply(WIDE, namespace)

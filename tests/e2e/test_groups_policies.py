@@ -17,6 +17,7 @@ from tests.e2e.policies import (
     release,
 )
 from tests.support.cluster import JSON, Cluster
+from tests.support.groups import install_lws
 from tests.support.services import idle, merge
 from tests.support.token import Token
 
@@ -26,6 +27,7 @@ OTHER_PODS = {"matchLabels": {"llmservice.dev/service": "other"}}
 
 @pytest.fixture(scope="module")
 def owner(cluster: Cluster) -> Iterator[JSON]:
+    install_lws(cluster)
     limits = {"admissionPolicies": {"tenants": {"enabled": True, "maxGPUs": 4}}}
     with release(cluster, NAMESPACE, {"groups": {"enabled": True}, **limits}):
         yield paused_owner(cluster, NAMESPACE, idle("own", paused=True))

@@ -46,6 +46,8 @@ GROUP_INDEX_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-index"
 """Set by LeaderWorkerSet on its pods: which group of the set. With the next one it names a pod."""
 RANK_LABEL: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 """Which member of the group: 0 for the leader, which alone answers requests."""
+GROUP_GATE: Final = f"{GROUP}/group"
+"""A scheduling gate of pods of a replica over several nodes: gone once all of them may look for nodes."""
 
 # Annotations.
 UPDATE_REQUESTED_ANNOTATION: Final = f"{GROUP}/update-requested"

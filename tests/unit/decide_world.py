@@ -16,6 +16,7 @@ from llmservice_api.holding import Activators, HoldingReport, PortClaim
 from llmservice_api.service import LLMService
 from llmservice_operator.decision import (
     Decision,
+    GroupTurn,
     Inputs,
     Part,
     Requirements,
@@ -110,6 +111,7 @@ def of_another(pod: Json) -> Json:
 
 
 GRANTED = UpdatePermission(is_granted=True)
+OWN_TURN = GroupTurn(is_own=True)
 ALLOTTED = PortClaim(20_000)
 
 
@@ -160,6 +162,7 @@ class World:
     """Seconds between the first and the last time in a row that an activator reported that it cannot hold."""
     update_permission: UpdatePermission = GRANTED
     """Whether an update that is asked for may begin."""
+    group_turn: GroupTurn = OWN_TURN
     ongoing_rollout: tuple[str, str] | None = None
     """What the decision before this one said of the rollout that it began."""
     settings: Settings = SETTINGS
@@ -222,6 +225,8 @@ class World:
                 read["pod_events"] = PodEvents.of({pod: self.events.get(pod, []) for pod in needed.pod_events})
             if needed.reading is not None:
                 read["reading"] = ConfigReading(needed.reading, reading.read(needed.reading))
+            if needed.group_turn:
+                read["group_turn"] = self.group_turn
             if needed.update_permission:
                 read["update_permission"] = self.update_permission
             if needed.in_flight:

@@ -32,7 +32,8 @@ Only the garbage collector deletes Deployments and Services, through their owner
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
-# Patched is one annotation, before replicas are removed: which pods go first. admissionPolicies.operator allows no more.
+# Patched is one annotation, before replicas are removed: which pods go first; with groups.enabled also the scheduling
+# gate of pods of a group, which goes. admissionPolicies.operator allows no more.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch]

@@ -26,6 +26,9 @@ services:
   {{- end }}
   {{- if .Values.groups.enabled }}
   hasGroups: true
+  {{- if .Values.groups.nodeAutoscaler }}
+  hasNodeAutoscaler: true
+  {{- end }}
   {{- end }}
   {{- if .Values.autoscaling.enabled }}
   scalerAddress: {{ include "llmservice.scalerAddress" . }}

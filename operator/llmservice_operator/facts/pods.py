@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from llmservice_api.constants import (
     DELETION_COST_ANNOTATION,
+    GROUP_GATE,
     GROUP_INDEX_LABEL,
     RANK_LABEL,
     REVISION_LABEL,
@@ -78,6 +79,8 @@ class PodFacts:
     """The index of its group; empty for a pod that is a replica by itself."""
     rank: int = 0
     """Within its group."""
+    is_held: bool = False
+    """It has GROUP_GATE; other gates are among what makes it unschedulable."""
     queue: str
     """Kueue's queue in which it waits for quota or holds some; else empty."""
     phase: str
@@ -157,6 +160,7 @@ class PodFacts:
             is_replica=is_replica(metadata, str(labels.get(SERVICE_LABEL, ""))),
             group=text_of(labels.get(GROUP_INDEX_LABEL)),
             rank=_rank(labels.get(RANK_LABEL)),
+            is_held=GROUP_GATE in _gates(spec),
             queue=text_of(labels.get(_QUEUE_LABEL)),
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool(node),
@@ -277,10 +281,12 @@ def _causes(scheduling: Json, spec: Json) -> tuple[str, ...]:
     if scheduling.get("status") != "False":
         return ()
     if scheduling.get("reason") == "SchedulingGated":
-        return tuple(
-            sorted(f"scheduling gate {text_of(gate.get('name'))}" for gate in spec.get("schedulingGates") or ())
-        )
+        return tuple(sorted(f"scheduling gate {name}" for name in _gates(spec) if name != GROUP_GATE))
     return normalize.unschedulable_causes(text_of(scheduling.get("message")))
+
+
+def _gates(spec: Json) -> list[str]:
+    return [text_of(gate.get("name")) for gate in spec.get("schedulingGates") or ()]
 
 
 def _containers(status: Json) -> Iterator[Json]:

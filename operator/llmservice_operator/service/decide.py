@@ -14,6 +14,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
 from llmservice_operator.behaviours.fit.assess import FitAssessment, assess
+from llmservice_operator.behaviours.groups import GroupStep, group_step
 from llmservice_operator.behaviours.holding import (
     HoldingInputs,
     RolloutHolding,
@@ -103,13 +104,22 @@ def decide(inputs: Inputs) -> Decision | Requirements:
     """The decision; or what has to be read first, after which more may be needed."""
     if inputs.parent["metadata"].get("deletionTimestamp") is not None:
         return Decision(notes=(Reason.DELETING.summary,))
+    step = group_step(inputs)
+    if isinstance(step, Requirements):
+        return step
+    inputs = replace(inputs, observed=step.observed)
     found, rollback = _decide(inputs)
-    return found if isinstance(found, Requirements) else complete(found, inputs, rollback)
+    return found if isinstance(found, Requirements) else complete(with_groups(found, step), inputs, rollback)
 
 
 def complete(decision: Decision, inputs: Inputs, rollback: Rollback | None = None) -> Decision:
     """The decision with actions that do not depend on the spec."""
     return with_degraded(with_adoption(decision, inputs), inputs, rollback)
+
+
+def with_groups(decision: Decision, step: GroupStep) -> Decision:
+    wait = soonest(decision.requeue_after, step.recheck_after)
+    return replace(decision, release=step.release, is_placing=step.is_placing, requeue_after=wait)
 
 
 def _decide(inputs: Inputs) -> tuple[Decision | Requirements, Rollback | None]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from llmservice_api.constants import DEADLINE_ANNOTATION, REVISION_LABEL, STRATEGY_ANNOTATION
+from llmservice_api.constants import DEADLINE_ANNOTATION, GROUP_GATE, REVISION_LABEL, STRATEGY_ANNOTATION
 from llmservice_api.service import LLMService
 
 from llmservice_operator.facts.children import ChildFacts, common_of, own_annotations
@@ -101,10 +101,15 @@ def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifes
             "leaderWorkerTemplate": {
                 "size": nodes_of(template),
                 "restartPolicy": "None",
-                "workerTemplate": template,
+                "workerTemplate": template | {"spec": _gated(template["spec"])},
             },
         },
     }
+
+
+def _gated(spec: Json) -> Json:
+    """Not part of the recorded template: the operator that writes it also takes the gates away."""
+    return {**spec, "schedulingGates": [*spec.get("schedulingGates", ()), {"name": GROUP_GATE}]}
 
 
 def replicas(pods: Iterable[PodFacts]) -> Iterator[Replica]:

@@ -139,13 +139,15 @@ class ChildKind:
         return self.resource.kind
 
 
+NETWORK_POLICY = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+
 CHILD_KINDS: tuple[ChildKind, ...] = (
     ChildKind(
         Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
         prune_reason="one replica needs no budget",
     ),
     ChildKind(
-        Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+        NETWORK_POLICY,
         prune_reason="a replica is one pod",
         is_optional=True,
         setting="has_groups",

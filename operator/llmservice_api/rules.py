@@ -86,13 +86,15 @@ HOLDING = (
 
 
 def _claim_of_a_group(claim: str) -> Rule:
-    """The pods of a replica over several nodes mount a claim at the same time."""
+    """The pods of a replica over several nodes mount a claim at the same time. The modes of one that exists are known
+    to Kubernetes alone."""
     modes = f"self.{claim}.accessModes"
     *sections, _ = claim.split(".")
     has = " || ".join(f"!has(self.{each})" for each in [*sections[1:], claim])
+    exists = f" || has(self.{claim}.claimName)" if claim == "model.cache" else ""
     return Rule(
         "!has(self.parallelism) || !has(self.parallelism.nodes) || self.parallelism.nodes == 1 || "
-        f"{has} || (has({modes}) && {modes}.exists(mode, mode == 'ReadWriteMany'))",
+        f"{has}{exists} || (has({modes}) && {modes}.exists(mode, mode == 'ReadWriteMany'))",
         f"several nodes mount the claim at the same time: set spec.{claim}.accessModes to [ReadWriteMany], or remove "
         f"spec.{claim}",
         f".{claim}",

@@ -16,6 +16,7 @@ from llmservice_api.constants import (
     CHILD_KINDS,
     HAS_OWN_CONDITION,
     LEADER_WORKER_SET,
+    NETWORK_POLICY,
     VERBS,
     claim_names,
 )
@@ -142,7 +143,8 @@ def between_kinds(
     from or to one.
 
     Surge: all new replicas become ready beside the old ones, then the Service selects them, then the old ones end.
-    Otherwise the old ones end first. The old workload stays, without replicas: the operator deletes none.
+    Recreate: the old ones end first. Until then the Service selects them. The old workload stays, without replicas: the
+    operator deletes none.
     """
     wanted = workload_of(desired.template).kind
     left = [w for w in observed.workloads if w.kind != wanted and ownership(w, service) is Ownership.OURS]
@@ -151,17 +153,20 @@ def between_kinds(
     (old,) = left
     there = [each for each in observed.replicas if not each.has_ended]
     olds = [each for each in there if (len(each.pods) > 1 or bool(each.first.group)) is (old.nodes > 1)]
-    news = sum(each.ready for each in there if each not in olds and each.revision == desired.label)
-    serves = observed.workload is old
-    if strategy == "Surge" and serves and old.spec_replicas and news < service.spec.scaling.replicas:
-        selecting = with_hash(service_manifest(service, old.nodes))
-        return [selecting if child.id[0] == "Service" else child for child in made]
-    if olds and strategy != "Surge":
-        made = [_without_replicas(child) if child.id[0] == wanted else child for child in made]
+    news = [each for each in there if each not in olds and each.revision == desired.label]
+    is_surge, replicas = strategy == "Surge", service.spec.scaling.replicas
+    if observed.workload is old and (old.spec_replicas or (olds and not is_surge)):
+        if not is_surge or sum(each.ready for each in news) < replicas:
+            selecting = with_hash(service_manifest(service, old.nodes))
+            made = [selecting if child.id[0] == "Service" else child for child in made]
+        if is_surge and replicas:
+            return made
+        if not news:
+            made = [_without_replicas(child) if child.id[0] == wanted else child for child in made]
     is_asked = observed.endpoints is None or any(
         pod.uid in observed.endpoints for each in there if each not in olds for pod in each.pods
     )
-    if strategy == "Surge" and (serves or not is_asked) and service.spec.scaling.replicas:
+    if is_surge and replicas and old.spec_replicas and not is_asked:
         return made
     if not (spec := old.live()["spec"]):
         return made
@@ -281,13 +286,24 @@ def _unanswered(what: str, missed: Unanswered, service: LLMService | None) -> Ob
 
 def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Iterator[Obstacle]:
     """Children of kinds that the API server does not serve, or that the operator may not list."""
-    for kind in (LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS)):
-        if kind.kind in observed.hidden and (kind.kind, service.name) in ids:
-            message = f"{kind.kind} {service.name} is not made: {kind.full_name} cannot be listed."
-            remedy = f"Install the CRD {kind.full_name}, or grant the operator {', '.join(VERBS)} on {kind.full_name}."
-            if kind is LEADER_WORKER_SET:
-                remedy = "Install LeaderWorkerSet and set groups.enabled of the operator's chart, or set nodes to 1."
+    for child in CHILD_KINDS:
+        if child.kind in observed.hidden and (child.kind, service.name) in ids:
+            resource = child.resource.full_name
+            message = f"{child.kind} {service.name} is not made: {resource} cannot be listed."
+            remedy = f"Install the CRD {resource}, or grant the operator {', '.join(VERBS)} on {resource}."
             yield Obstacle(Reason.ADMISSION_REFUSED, message, remedy=remedy)
+
+
+def groups_unseen(service: LLMService, observed: Observed, template: Manifest) -> Obstacle | None:
+    """Why nothing is changed while LeaderWorkerSets cannot be listed: of a service that has one, or that is to."""
+    kind, pods = LEADER_WORKER_SET, sum(bool(pod.group) for pod in observed.pods)
+    if kind.kind not in observed.hidden or (nodes_of(template) == 1 and not pods):
+        return None
+    what = f"{kind.kind} {service.name} "
+    what += f"has {pods} pods and is left as it is" if pods else "is not made"
+    remedy = "Install LeaderWorkerSet and set groups.enabled of the operator's chart"
+    remedy += ", also to move to one node." if pods else ", or set spec.parallelism.nodes to 1."
+    return Obstacle(Reason.ADMISSION_REFUSED, f"{what}: {kind.full_name} cannot be listed.", remedy=remedy)
 
 
 def applies(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Iterator[Apply]:
@@ -361,8 +377,11 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
 
 def undesired_children(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:
     """Children of CHILD_KINDS that are no longer desired, whatever revision runs."""
+    has_groups = any(pod.group for pod in observed.pods)
     for child in CHILD_KINDS:
         live = observed.child(child.kind, service.name)
+        if child.resource is NETWORK_POLICY and has_groups:  # it protects them until the last one has ended
+            continue
         if live is not None and BUILDERS[child.kind](service, settings) is None and _may_prune(live, service):
             yield Prune(live.kind, live.name, live.uid, child.prune_reason)
 

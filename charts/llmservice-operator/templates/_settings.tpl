@@ -26,6 +26,9 @@ services:
   {{- end }}
   {{- if .Values.groups.enabled }}
   hasGroups: true
+  {{- if not .Values.groups.networkPolicy }}
+  hasGroupPolicy: false
+  {{- end }}
   {{- if .Values.groups.nodeAutoscaler }}
   hasNodeAutoscaler: true
   {{- end }}

@@ -78,12 +78,12 @@ def _of_quotas_before(service: LLMService) -> Finding | None:
 
 
 def _per_replica(service: LLMService, inputs: Inputs) -> Amounts | None:
-    """Resource requests of one pod; None without a workload."""
+    """Resource requests of one replica; None without a workload."""
     live = own_workload(service, inputs.observed)
     if live is None:
         return None
-    template = live.template()
-    return requests_of(template.get("spec") or {})
+    requests = requests_of(live.template().get("spec") or {})
+    return {name: each * live.nodes for name, each in requests.items()}
 
 
 def _stored(service: LLMService) -> Mapping[str, Any]:

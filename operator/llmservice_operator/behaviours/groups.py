@@ -93,7 +93,7 @@ def _lacks(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> str | Re
         return ""
     spec = workload.template().get("spec") or {}
     nodes = list(nodes_for(room, spec))
-    places = sum(fitting_on_separate_devices(node, requests_of(spec), resource) for node in nodes)
+    places = sum(fitting_on_separate_devices(node, requests_of(spec), resource) > 0 for node in nodes)
     if room.unknown is not None or places >= workload.nodes:
         return None
     if not nodes or (inputs.settings.has_node_autoscaler and not turn.are_others_placing):

@@ -162,9 +162,9 @@ def group_policy(llm: LLMService, settings: Settings) -> Manifest | None:
     """The NetworkPolicy of replicas over several nodes: what their pods tell each other is for them alone.
 
     vLLM's ranks talk on ports that the system chooses, without authentication: to others all ports are closed but
-    those of clients, of probes and of declared sidecars.
+    those of clients, of probes and of declared sidecars. These it opens to everybody: policies of a namespace add up.
     """
-    if llm.spec.parallelism.nodes == 1 or not settings.has_groups:
+    if llm.spec.parallelism.nodes == 1 or not (settings.has_groups and settings.has_group_policy):
         return None
     members = {"matchLabels": selector(llm), "matchExpressions": [{"key": RANK_LABEL, "operator": "Exists"}]}
     declared = {

@@ -67,6 +67,8 @@ class Settings:
     """The ClusterTriggerAuthentication with which KEDA authenticates to the scaler."""
     has_groups: bool = False
     """Whether replicas over several nodes are allowed: LeaderWorkerSets are then watched, and need a right."""
+    has_group_policy: bool = True
+    """Whether replicas over several nodes get a NetworkPolicy."""
     has_node_autoscaler: bool = False
     """Whether pods of a group look for nodes without room for all of them, one group at a time, so that nodes come."""
 

@@ -90,6 +90,8 @@ def asks(
 def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, adapters_digest: str | None) -> bool:
     if not pod.started or pod.was_ready:
         return True
+    if pod.rank and report is not None and report.state is not None and report.state.started:
+        return False  # its leader speaks for it
     if report is None or report.state is None:
         # It started before this process, or did not answer: poll it until it does, unless the status has its report.
         # The poller's pauses grow: on a busy node a pod may not answer during its whole start.
@@ -155,14 +157,14 @@ def groups_of(pods: Sequence[PodFacts], reports: Reports, previous: Json) -> lis
     """Each replica over several pods, of any revision, as its leader told it last."""
     known = {group.get("name"): group for group in previous.get("groups") or ()}
     found = []
-    for pod in sorted(pods, key=lambda pod: pod.name)[:MOST_GROUPS]:
-        if pod.group and not pod.rank and pod.phase not in ("Failed", "Succeeded"):
-            report = report_of(pod, reports)
-            state = report.state if report is not None else None
-            if state is not None and state.group is not None:
-                found.append(_group(pod, state.group))
-            elif pod.name in known:
-                found.append(dict(known[pod.name]) | {"ready": pod.ready})
+    leaders = (pod for pod in pods if pod.group and not pod.rank and pod.phase not in ("Failed", "Succeeded"))
+    for pod in sorted(leaders, key=lambda pod: pod.name)[:MOST_GROUPS]:
+        report = report_of(pod, reports)
+        state = report.state if report is not None else None
+        if state is not None and state.group is not None:
+            found.append(_group(pod, state.group))
+        elif pod.name in known and pod.started:  # its names are used again, by pods of which nothing is known yet
+            found.append(dict(known[pod.name]) | {"ready": pod.ready})
     return found
 
 
@@ -199,9 +201,10 @@ def _adapter_state(name: str, digest: str, state: State) -> AdapterState:
 
 
 def _states(pods: Sequence[PodFacts], reports: Reports, revision: str) -> Iterator[tuple[PodFacts, State]]:
+    """Of pods that serve: a worker's vLLM has no API and measures nothing of its own, and its leader speaks for it."""
     for pod in _current(pods, revision):
         report = report_of(pod, reports)
-        if report is not None and report.state is not None:
+        if report is not None and report.state is not None and not pod.rank:
             yield pod, report.state
 
 

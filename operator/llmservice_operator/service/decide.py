@@ -42,6 +42,7 @@ from llmservice_operator.children import (
     between_kinds,
     desired_children,
     finished_jobs,
+    groups_unseen,
     held_edit_children,
     is_pending,
     obstacle_to_apply,
@@ -78,7 +79,7 @@ from llmservice_operator.revisions import (
     Selection,
     desired_revision,
     own_revisions,
-    own_workload,
+    rolled_workload,
     select,
 )
 from llmservice_operator.service.status import (
@@ -163,6 +164,8 @@ def _of_selection(case: Case, holding: ScaleToZero, selection: Selection) -> Dec
     runs = live is not None and live.revision == desired.label
     if fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs:
         return hold_edit(case, holding, selection.service, fit)
+    if (unseen := groups_unseen(selection.service, inputs.observed, desired.template)) is not None:
+        return hold_edit(case, holding, selection.service, replace(fit, hold=unseen))
     step = _step(inputs, selection, desired)
     return step if isinstance(step, Requirements) else _roll_out(case, holding, selection, fit, desired, step)
 
@@ -235,7 +238,7 @@ def _roll_out(
 
 
 def _step(inputs: Inputs, selection: Selection, desired: DesiredRevision) -> RolloutStep | Requirements:
-    live = own_workload(selection.service, inputs.observed)
+    live = rolled_workload(selection.service, inputs.observed, desired.label)
     if live is None:
         return initial_step(selection.service)
     change = Change(selection.service, desired.label, live, desired.template, inputs)

@@ -116,7 +116,7 @@ async def _write_deletion_costs(
 
 
 async def _release(release: Release, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
-    operations = [
+    operations: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/uid", "value": release.uid},
         {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GROUP_GATE}]},
         {"op": "remove", "path": "/spec/schedulingGates"},

@@ -11,12 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from llmservice_api.constants import DEADLINE_ANNOTATION, GROUP_GATE, REVISION_LABEL, STRATEGY_ANNOTATION
+from llmservice_api.constants import (
+    DEADLINE_ANNOTATION,
+    GROUP_GATE,
+    GROUP_INDEX_LABEL,
+    MANAGER,
+    REVISION_LABEL,
+    STRATEGY_ANNOTATION,
+)
 from llmservice_api.service import LLMService
 
 from llmservice_operator.facts.children import ChildFacts, common_of, own_annotations
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.manifests.meta import Manifest, metadata, nodes_of
+from llmservice_operator.manifests.meta import Manifest, metadata, nodes_of, selector
 from llmservice_operator.manifests.pod_template import progress_deadline_seconds
 from llmservice_operator.workload.port import DEFAULT_STRATEGY, Replica, Strategy, Workload, WorkloadFacts
 
@@ -24,6 +31,7 @@ Json = Mapping[str, Any]
 
 _DEADLINE_SECONDS = 600.0
 """Where the annotation is no number."""
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _STRATEGIES: dict[Strategy, Any] = {
     "Surge": {"maxSurge": 1, "maxUnavailable": 0},
     "Replace": {"maxSurge": 0, "maxUnavailable": 1},
@@ -53,6 +61,7 @@ class LeaderWorkerSetFacts(WorkloadFacts):
             deadline_exceeded=False,
             deadline_seconds=_deadline(own_annotations(obj["metadata"])),
             keeps_deadline=False,
+            changed_at=_changed(obj["metadata"]),
             deadline_message="",
             strategy=own_annotations(obj["metadata"]).get(STRATEGY_ANNOTATION),
             replica_failure=None,
@@ -84,6 +93,12 @@ def _observed(obj: Json) -> int:
     return max((int(each.get("observedGeneration") or 0) for each in conditions), default=0)
 
 
+def _changed(metadata: Json) -> str:
+    """When this operator last changed it, or it was made; its controller may not have looked at it since."""
+    applied = (each.get("time") for each in metadata.get("managedFields") or () if each.get("manager") == MANAGER)
+    return max((str(each) for each in (*applied, metadata.get("creationTimestamp")) if each), default="")
+
+
 def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifest:
     meta = metadata(llm, llm.name)
     meta["annotations"] = {DEADLINE_ANNOTATION: str(progress_deadline_seconds(llm))}
@@ -101,15 +116,24 @@ def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifes
             "leaderWorkerTemplate": {
                 "size": nodes_of(template),
                 "restartPolicy": "None",
-                "workerTemplate": template | {"spec": _gated(template["spec"])},
+                "workerTemplate": template | {"spec": _of_group(llm, template["spec"])},
             },
         },
     }
 
 
-def _gated(spec: Json) -> Json:
-    """Not part of the recorded template: the operator that writes it also takes the gates away."""
-    return {**spec, "schedulingGates": [*spec.get("schedulingGates", ()), {"name": GROUP_GATE}]}
+def _of_group(llm: LLMService, spec: Json) -> Json:
+    """What is not part of the recorded template: the pods wait for each other, and have a node each."""
+    affinity = spec.get("affinity") or {}
+    rules = affinity.get("podAntiAffinity") or {}
+    apart = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": selector(llm)},
+        "matchLabelKeys": [GROUP_INDEX_LABEL],
+    }
+    rules = {**rules, _REQUIRED: [*rules.get(_REQUIRED, ()), apart]}
+    gates = [*spec.get("schedulingGates", ()), {"name": GROUP_GATE}]
+    return {**spec, "affinity": {**affinity, "podAntiAffinity": rules}, "schedulingGates": gates}
 
 
 def replicas(pods: Iterable[PodFacts]) -> Iterator[Replica]:

@@ -78,6 +78,8 @@ class WorkloadFacts(ChildFacts, ABC):
     """Seconds without progress after which the controller reports it."""
     keeps_deadline: bool = True
     """Whether the controller does: else a pod is late that was not ready so long after it was created."""
+    changed_at: str = ""
+    """Where it does not: when this operator last changed it, or it was made."""
     deadline_message: str
     """The controller's message about it, or ""."""
     strategy: str | None

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 from llmservice_api.reasons import Reason
-from llmservice_api.status import GroupStatus
+from llmservice_api.status import MOST_GROUPS, GroupStatus
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.pod_failure import of_pod
-from llmservice_operator.observe.observed import Report, asks, groups_of
-from llmservice_runtime.contract import Cause, Failure, FailureReason, GroupState, MemberState, Phase, State
+from llmservice_operator.observe.observed import Report, adapters_of, asks, groups_of
+from llmservice_runtime.contract import (
+    AdapterState,
+    Cause,
+    Failure,
+    FailureReason,
+    GroupState,
+    MemberState,
+    Phase,
+    State,
+)
 
 from tests.unit.operator.test_workload_leaderworkerset import pod
 
@@ -23,7 +32,7 @@ SAID = "Rank 1 (pod chat-0-1 on node node-b): GPUOutOfMemory: No room."
 
 def facts(rank: int, *, ready: bool = False) -> PodFacts:
     found = PodFacts.from_object(pod(0, rank))
-    return replace(found, ready=ready, running=True, address="10.0.0.1", revision="r")
+    return replace(found, ready=ready, running=True, started=True, address="10.0.0.1", revision="r")
 
 
 def told(**changed: Any) -> dict[str, Report]:
@@ -53,6 +62,26 @@ def test_what_was_told_stays_until_the_leader_is_heard_again() -> None:
     assert groups_of([facts(0)], {}, before) == before["groups"]
     assert groups_of([facts(0, ready=True)], {}, before)[0]["ready"] is True
     assert groups_of([], {}, before) == []
+    assert groups_of([replace(facts(0), started=False)], {}, before) == [], "another pod of its name"
+
+
+def test_a_worker_measures_nothing_and_has_no_adapters() -> None:
+    leads = State(Phase.SERVING, started=True, adapters_hash="h", adapters=(AdapterState("a", loaded=True),))
+    reports = {"chat-0": Report("u-0-0", 0, leads), "chat-0-1": Report("u-0-1", 0, State(Phase.SERVING, started=True))}
+    (found,) = adapters_of(["a"], "h", [facts(0), facts(1)], reports, "r", {})
+    assert found["loaded"]
+    asked = asks([replace(facts(0), started=True), facts(1)], reports, "r", {}, "h")
+    assert [each.pod for each in asked] == []
+
+
+def test_groups_are_counted_and_not_pods() -> None:
+    def leader(number: int) -> PodFacts:
+        return replace(PodFacts.from_object(pod(number, 0)), started=True)
+
+    pods = [leader(number) for number in range(MOST_GROUPS + 1)]
+    known = {"groups": [{"name": each.name} for each in pods]}
+    workers = [replace(facts(0), name=f"aaa-{number}", rank=1) for number in range(40)]
+    assert len(groups_of([*workers, *pods], {}, known)) == MOST_GROUPS
 
 
 @pytest.mark.parametrize(

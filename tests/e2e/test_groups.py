@@ -11,17 +11,18 @@ import pytest
 
 from tests.e2e.conftest import own_namespace
 from tests.e2e.disturbances import under_load
+from tests.support.accelerators import advertised
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, condition, eventually
 from tests.support.groups import groups_installed
 from tests.support.host import engine_of, processes_of
 from tests.support.measured import Record
-from tests.support.nodes import NODES, second_node, spread
-from tests.support.patience import PATIENCE
+from tests.support.nodes import NODES, SECOND, second_node
+from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 from tests.support.services import stand_in
 
 NAME, NAMESPACE = "wide", "e2e-groups"
-WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={"tensorParallelSize": 2, "nodes": 2}, podTemplate=spread(NAME))
+WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={"tensorParallelSize": 2, "nodes": 2})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,6 +86,41 @@ def test_a_killed_vllm_ends_the_endpoint_at_once_and_the_group_comes_back(
     assert _runs(members(cluster)) == _runs(pods), "no pod and no container was replaced"
     (group,) = cluster.status(NAMESPACE, NAME)["groups"]
     assert group["cause"].startswith(f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node ")
+
+
+SHORT = "groups.test/gpu"
+"""Of which each node has one."""
+
+
+def on_gpus(name: str) -> JSON:
+    accelerator = {"type": "nvidia", "resourceName": SHORT}
+    return stand_in(name, {"start_seconds": 2}, accelerator=accelerator, parallelism=WIDE["spec"]["parallelism"])
+
+
+def test_of_two_groups_with_room_for_one_one_serves_and_the_other_holds_no_gpu(
+    cluster: Cluster, client: ClientPod
+) -> None:
+    one_each = {SHORT: 1}
+    with advertised(cluster, one_each), advertised(cluster, one_each, SECOND):
+        names = ("one", "other")
+        cluster.apply_all([on_gpus(name) for name in names], NAMESPACE)
+        serving = eventually(
+            "one serves", lambda: next((n for n in names if _is_ready_service(cluster, n)), None), PATIENCE
+        )
+        (held,) = (name for name in names if name != serving)
+        cluster.wait_condition(NAMESPACE, held, "Ready", "False", reason="InsufficientGPUs", timeout=PATIENCE)
+        assert f"Insufficient {SHORT} for 2 pods of a replica at once" in str(cluster.failure(NAMESPACE, held))
+        pods = cluster.pods(NAMESPACE, held)
+        assert len(pods) == 2
+        assert not any("nodeName" in pod["spec"] for pod in pods)
+        assert _is_ready_service(cluster, serving)
+        cluster.kubectl("delete", "llms", serving, "-n", NAMESPACE, KUBECTL_TIMEOUT)
+        cluster.wait_condition(NAMESPACE, held, "Ready", "True", timeout=PATIENCE)
+        cluster.kubectl("delete", "llms", held, "-n", NAMESPACE, KUBECTL_TIMEOUT)
+
+
+def _is_ready_service(cluster: Cluster, name: str) -> bool:
+    return (cluster.condition(NAMESPACE, name, "Ready") or {}).get("status") == "True"
 
 
 MOVED = "moved"

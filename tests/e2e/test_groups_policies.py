@@ -92,6 +92,31 @@ def test_others_are_not(token: Token, owner: JSON, plural: str, make: Any, messa
     assert (answer.code, message in answer.message) == (403, True), answer
 
 
+HELD = {**POD, "schedulingGates": [{"name": "llmservice.dev/group"}, {"name": "another.example/gate"}]}
+ANOTHER = [{"name": "another.example/gate"}]
+CHANGES: dict[str, tuple[JSON, bool]] = {
+    "its own gate goes": ({"schedulingGates": ANOTHER}, True),
+    "another gate goes": ({"schedulingGates": [{"name": "llmservice.dev/group"}]}, False),
+    "all gates go": ({"schedulingGates": []}, False),
+    "another image beside it": (
+        {"schedulingGates": ANOTHER, "containers": [CONTAINER | {"image": "registry.local/other:1"}]}, False,
+    ),
+    "another node beside it": ({"schedulingGates": ANOTHER, "nodeSelector": {"a": "b"}}, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "is_allowed"), CHANGES.values(), ids=CHANGES.keys())
+def test_of_a_pod_its_own_gate_may_go(
+    cluster: Cluster, token: Token, owner: JSON, change: JSON, is_allowed: bool
+) -> None:
+    name = f"held-{list(CHANGES.values()).index((change, is_allowed))}"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata(name, owner), "spec": HELD}
+    cluster.apply(pod, NAMESPACE)
+    answer = token.merge("pods", name, {"spec": change})
+    assert (answer.code < 300) is is_allowed, answer
+    assert is_allowed or (answer.code, "the scheduling gate llmservice.dev/group" in answer.message) == (403, True)
+
+
 @pytest.mark.parametrize("name", ["operator", "tenants.gpus"])
 def test_its_expressions_are_of_the_right_types(cluster: Cluster, token: Token, name: str) -> None:
     assert_types_checked(cluster, NAMESPACE, name)

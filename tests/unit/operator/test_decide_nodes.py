@@ -185,6 +185,24 @@ def test_new_replicas_without_room_are_late_and_the_old_ones_end_for_them() -> N
     assert there(world) == {"Deployment": 0, "LeaderWorkerSet": 1}
 
 
+def test_new_replicas_that_never_are_ready_beside_the_old_ones_are_stalled() -> None:
+    world = served(ONE)
+    olds = dict(world.pods)
+    world.room = room(8, 8)
+    world.edit(parallelism=TWO, rollout={"progressDeadlineSeconds": 600})
+    world.settle()
+    made = pods_of(world, "LeaderWorkerSet", ready=False)
+    for pod in made.values():
+        pod["metadata"]["creationTimestamp"] = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.pods = olds | made
+    world.settle()
+    assert "Stalled" not in world.conditions()
+    world.now += timedelta(seconds=601)
+    world.settle()
+    assert world.condition("Stalled") == ("True", "ProgressDeadlineExceeded")
+    assert world.condition("Available")[0] == "True"
+
+
 HIDDEN = frozenset({"LeaderWorkerSet"})
 
 

@@ -19,7 +19,6 @@ from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 RECHECK_SECONDS = 10.0
 """Seconds until room is looked for again: lists of nodes are shared for as long."""
-_AT_ONCE = " pods of a replica at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,9 @@ def group_step(inputs: Inputs) -> GroupStep | Requirements:
     if inputs.group_turn is None:
         return Requirements(group_turn=True)
     turn = inputs.group_turn.value
-    lacks = _lacks(inputs, workload, turn) if turn.is_own else _reported(inputs)
+    if not turn.is_own:  # what the status says of them stays meanwhile
+        return GroupStep(observed, recheck_after=RECHECK_SECONDS)
+    lacks = _lacks(inputs, workload, turn)
     if isinstance(lacks, Requirements):
         return lacks
     if lacks is None:
@@ -72,12 +73,6 @@ def _of(groups: list[Replica]) -> tuple[Release, ...]:
     return tuple(Release(pod.name, pod.uid) for each in groups for pod in each.pods if _may_go(pod))
 
 
-def _reported(inputs: Inputs) -> str:
-    """What was lacking at this service's last turn; empty if it is not in the status."""
-    failure = (inputs.parent.get("status") or {}).get("failure") or {}
-    return next((str(each) for each in failure.get("evidence") or () if str(each).endswith(_AT_ONCE)), "")
-
-
 def _lacks(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> str | Requirements | None:
     """What the nodes lack for one more replica, in the scheduler's words; None: nothing, empty: it is not known yet.
 
@@ -98,4 +93,4 @@ def _lacks(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> str | Re
         return None
     if not nodes or (inputs.settings.has_node_autoscaler and not turn.are_others_placing):
         return None
-    return f"Insufficient {resource or 'cpu or memory'} for {workload.nodes}{_AT_ONCE}"
+    return f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once"

@@ -92,6 +92,18 @@ def test_the_set_is_read_as_it_was_written(strategy: Strategy) -> None:
     assert (found.generation, found.observed_generation) == (4, 4)
 
 
+def test_the_pods_of_a_replica_have_a_node_each_beside_rules_of_the_users() -> None:
+    own = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"a": "b"}}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [own]}}
+    made = service({**SPEC, "podTemplate": {"spec": {"affinity": affinity}}})
+    template = pod_template(made, SETTINGS)
+    spec = LEADER_WORKER_SET.manifest(made, template, "Surge")["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    rules = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {SERVICE_LABEL: "chat"}}}
+    assert rules == [own, {**apart, "matchLabelKeys": [GROUP_INDEX_LABEL]}]
+    assert template["spec"]["affinity"] == affinity, "the record has the user's alone"
+
+
 def pod(group: int, rank: int, **changed: Any) -> dict[str, Any]:
     owner = "chat" if rank == 0 else f"chat-{group}"
     return {

@@ -99,7 +99,7 @@ def test_the_pods_of_a_replica_have_a_node_each_beside_rules_of_the_users() -> N
     template = pod_template(made, SETTINGS)
     spec = LEADER_WORKER_SET.manifest(made, template, "Surge")["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
     rules = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {SERVICE_LABEL: "chat"}}}
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {SERVICE_LABEL: made.name}}}
     assert rules == [own, {**apart, "matchLabelKeys": [GROUP_INDEX_LABEL]}]
     assert template["spec"]["affinity"] == affinity, "the record has the user's alone"
 

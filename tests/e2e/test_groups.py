@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from llmservice_api.constants import RANK_LABEL
 
 from tests.e2e.conftest import own_namespace
 from tests.e2e.disturbances import under_load
@@ -42,8 +43,7 @@ def client(cluster: Cluster, groups: None) -> Iterator[ClientPod]:
 
 def members(cluster: Cluster) -> dict[int, JSON]:
     """The pods of the group, by rank."""
-    label = "leaderworkerset.sigs.k8s.io/worker-index"
-    return {int(pod["metadata"]["labels"][label]): pod for pod in cluster.pods(NAMESPACE, NAME)}
+    return {int(pod["metadata"]["labels"][RANK_LABEL]): pod for pod in cluster.pods(NAMESPACE, NAME)}
 
 
 def answers(client: ClientPod) -> bool:
@@ -65,6 +65,11 @@ def test_it_serves_on_both_nodes_and_the_service_selects_the_leader(cluster: Clu
     assert addresses == {pods[0]["status"]["podIP"]}
 
 
+def _group(cluster: Cluster) -> JSON:
+    (group,) = cluster.status(NAMESPACE, NAME)["groups"]
+    return group
+
+
 def kill_vllm(pod: JSON) -> float:
     """Its first process, as the kernel would; when."""
     engine = engine_of(pod)
@@ -81,11 +86,12 @@ def test_a_killed_vllm_ends_the_endpoint_at_once_and_the_group_comes_back(
     began = kill_vllm(pods[rank])
     gone = _seconds_until(lambda: not _is_ready(members(cluster)[0]), began)
     eventually("Ready is false", lambda: not _is_condition(cluster, "Ready"), PATIENCE)
+    cause = f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node "
+    eventually("the first cause", lambda: _group(cluster).get("cause", "").startswith(cause), PATIENCE)
     back = _seconds_until(lambda: _is_condition(cluster, "Ready") and answers(client), began)
     record(gone_seconds=round(gone, 1), back_seconds=round(back, 1))
     assert _runs(members(cluster)) == _runs(pods), "no pod and no container was replaced"
-    (group,) = cluster.status(NAMESPACE, NAME)["groups"]
-    assert group["cause"].startswith(f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node ")
+    assert "cause" not in _group(cluster), "it is over"
 
 
 SHORT = "groups.test/gpu"
@@ -123,33 +129,62 @@ def _is_ready_service(cluster: Cluster, name: str) -> bool:
     return (cluster.condition(NAMESPACE, name, "Ready") or {}).get("status") == "True"
 
 
-MOVED = "moved"
+MOVED, MOVES_IN = "moved", "e2e-groups-moved"
 HALF = {"tensorParallelSize": 2}
 ONE = stand_in(MOVED, {"start_seconds": 2, "tokens_per_second": 20}, parallelism=HALF, scaling={"replicas": 2})
 
 
-def test_replicas_move_from_one_node_to_two_and_back_and_no_request_is_lost(cluster: Cluster, record: Record) -> None:
+def _two_nodes(cluster: Cluster) -> None:
+    _edit(cluster, parallelism={**HALF, "nodes": 2})
+
+
+def _one_node(cluster: Cluster) -> None:
+    _edit(cluster, parallelism={**HALF, "nodes": 1})
+
+
+def _another_template(cluster: Cluster) -> None:
+    _edit(cluster, batching={"maxNumSeqs": 7})
+
+
+def _without_a_worker(cluster: Cluster) -> None:
+    """Its pod, as an eviction would end it."""
+    worker = next(pod for pod in cluster.pods(MOVES_IN, MOVED) if pod["metadata"]["labels"][RANK_LABEL] == "1")
+    cluster.kubectl("delete", "pod", worker["metadata"]["name"], "-n", MOVES_IN, "--wait=false")
+
+
+STORIES: dict[str, tuple[Callable[[Cluster], None], str]] = {
+    "to two nodes": (_two_nodes, "leaderworkersets"),
+    "another template": (_another_template, "leaderworkersets"),
+    "the end of a worker's pod": (_without_a_worker, "leaderworkersets"),
+    "to one node": (_one_node, "deployments"),
+}
+
+
+def test_no_request_is_lost_while_replicas_move_roll_and_lose_a_pod(cluster: Cluster, record: Record) -> None:
     load = ("--rate", "8", "--output-tokens", "10,20,80")
-    with under_load(cluster, "e2e-groups-moved", ONE, PATIENCE, *load) as probe:
-        namespace = "e2e-groups-moved"
-        for story, nodes, kind in (("to two nodes", 2, "leaderworkersets"), ("to one node", 1, "deployments")):
+    with under_load(cluster, MOVES_IN, ONE, PATIENCE, *load) as probe:
+        for story, (change, kind) in STORIES.items():
             began = time.monotonic()
             with probe.during(story):
-                probe.strike(*cluster.pods(namespace, MOVED))
-                cluster.patch("llmservices", namespace, MOVED, {"spec": {"parallelism": {**HALF, "nodes": nodes}}})
-                eventually("it is taken up", lambda: not _is_rolled_out(cluster, namespace), PATIENCE)
-                eventually("it is rolled out", lambda: _is_rolled_out(cluster, namespace), PATIENCE)
+                probe.strike(*cluster.pods(MOVES_IN, MOVED))
+                change(cluster)
+                eventually("it is taken up", lambda: not _is_rolled_out(cluster), PATIENCE)
+                eventually("it is rolled out", lambda: _is_rolled_out(cluster), PATIENCE)
             record(**{story: {**probe.figures(story), "seconds": round(time.monotonic() - began, 1)}})
             probe.assert_nothing_lost(story)
             replicas = {
-                plural: (cluster.get(plural, namespace, MOVED) or {"spec": {}})["spec"].get("replicas", 0)
+                plural: (cluster.get(plural, MOVES_IN, MOVED) or {"spec": {}})["spec"].get("replicas", 0)
                 for plural in ("leaderworkersets", "deployments")
             }
             assert replicas == {"leaderworkersets": 0, "deployments": 0, kind: 2}
 
 
-def _is_rolled_out(cluster: Cluster, namespace: str) -> bool:
-    service = cluster.must_get("llmservices", namespace, MOVED)
+def _edit(cluster: Cluster, **spec: object) -> None:
+    cluster.patch("llmservices", MOVES_IN, MOVED, {"spec": spec})
+
+
+def _is_rolled_out(cluster: Cluster) -> bool:
+    service = cluster.must_get("llmservices", MOVES_IN, MOVED)
     found = condition(service, "Ready") or {}
     is_current = service["status"].get("observedGeneration") == service["metadata"]["generation"]
     return is_current and found.get("status") == "True"

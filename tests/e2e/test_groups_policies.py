@@ -92,14 +92,16 @@ def test_others_are_not(token: Token, owner: JSON, plural: str, make: Any, messa
     assert (answer.code, message in answer.message) == (403, True), answer
 
 
-HELD = {**POD, "schedulingGates": [{"name": "llmservice.dev/group"}, {"name": "another.example/gate"}]}
+SMALL = {"resources": {"requests": {"cpu": "1m", "memory": "1Mi"}}}
+GATES = [{"name": "llmservice.dev/group"}, {"name": "another.example/gate"}]
+HELD = {**POD, "containers": [CONTAINER | SMALL], "schedulingGates": GATES}
 ANOTHER = [{"name": "another.example/gate"}]
 CHANGES: dict[str, tuple[JSON, bool]] = {
     "its own gate goes": ({"schedulingGates": ANOTHER}, True),
     "another gate goes": ({"schedulingGates": [{"name": "llmservice.dev/group"}]}, False),
     "all gates go": ({"schedulingGates": []}, False),
     "another image beside it": (
-        {"schedulingGates": ANOTHER, "containers": [CONTAINER | {"image": "registry.local/other:1"}]}, False,
+        {"schedulingGates": ANOTHER, "containers": [CONTAINER | SMALL | {"image": "registry.local/other:1"}]}, False,
     ),
     "another node beside it": ({"schedulingGates": ANOTHER, "nodeSelector": {"a": "b"}}, False),
 }  # fmt: skip

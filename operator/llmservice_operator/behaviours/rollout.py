@@ -350,7 +350,8 @@ def _replace_after_wait(change: Change, step: RolloutStep, waited: float) -> Rol
     if not is_of_use:
         return replace(step, recheck_after=RECHECK_SECONDS)
     if change.left is not None:
-        return replace(_ended_first(change, why), notice=Reason.SURGE_FELL_BACK)
+        why = _ended_first(change, why).reason
+        return RolloutStep("Recreate", why, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)
     gap = " It is the only one: until its successor is ready nothing answers." if change.is_last else ""
     why += f", so an old one goes first.{gap}"
     return RolloutStep("Replace", why, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)

@@ -353,6 +353,8 @@ class Cause(Document):
     pod: Annotated[str, _NAME]
     node: Annotated[str, _NAME]
     failure: Failure
+    lost_requests: int = 0
+    """Requests in flight when it was noticed."""
 
 
 @dataclass(frozen=True)
@@ -378,7 +380,7 @@ class GroupState(Document):
     members: Annotated[tuple[MemberState, ...], Field(items=MAX_NODES)] = ()
     """By rank; one that was never heard of is left out."""
     cause: Annotated[Cause | None, Field(forgives=Refused)] = None
-    """Of the last end."""
+    """Of the last failure; None once the group has become ready again."""
     restarts: int = 0
     """Within the last hour."""
     waits_seconds: Annotated[float | None, Field(written=round)] = None

@@ -28,14 +28,14 @@ WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={"tensorParallelSize": 2
 
 @pytest.fixture(scope="module", autouse=True)
 def groups(cluster: Cluster) -> Iterator[None]:
-    with groups_installed(cluster):
+    with groups_installed(cluster), second_node(cluster):
         yield
 
 
 @pytest.fixture(scope="module")
 def client(cluster: Cluster, groups: None) -> Iterator[ClientPod]:
     """With a group that serves on two nodes."""
-    with second_node(cluster), own_namespace(cluster, NAMESPACE) as namespace:
+    with own_namespace(cluster, NAMESPACE) as namespace:
         cluster.apply(WIDE, namespace)
         cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=PATIENCE)
         yield ClientPod.start(cluster, namespace)

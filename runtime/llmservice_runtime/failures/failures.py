@@ -121,6 +121,22 @@ def leader_unresolved(why: str, seconds: float) -> Failure:
     return Failure(reason, f"After {seconds:.0f} s still {why}.", reason.remedy)
 
 
+def group_member_failed(rank: int, pod: str) -> Failure:
+    """A member said that it failed, and nothing that could be read of why."""
+    reason = FailureReason.ENGINE_DIED
+    return Failure(reason, f"rank {rank} of the group ({pod}) failed and did not say why.", reason.remedy)
+
+
+def engine_left_behind(what: str, seconds: float) -> Failure:
+    """vLLM was killed, and something of it is still there, which the end of the container removes."""
+    return Failure(
+        FailureReason.ENGINE_DIED,
+        f"{seconds:.0f} s after vLLM was killed {what}, so that it cannot start again.",
+        "The container is started again. If that does not help, look at the node: a process that waits for a device or "
+        "a volume cannot be killed, and with hostNetwork a port may be that of another program of the node.",
+    )
+
+
 def group_member_restarted(rank: int, pod: str) -> Failure:
     """A member's container started anew while the group ran."""
     return Failure(

@@ -5,7 +5,7 @@ all members together: none of them can go on without the others, and none may st
 incarnation still runs or holds a port.
 
 A failure is followed by the next incarnation after a back-off, within a budget. Neither counts for a group that was
-ready for `good_seconds`: what ends such a group is not its configuration. The cause that is told is the first one, of
+ready for `Limits.good`: what ends such a group is not its configuration. The cause that is told is the first one, of
 the member on which it happened, and not its consequences on the others.
 """
 
@@ -14,12 +14,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from llmservice_runtime.contract import Cause, FailureReason, GroupState, MemberState
+from llmservice_runtime.contract import Cause, Failure, FailureReason, GroupState, MemberState
+from llmservice_runtime.documents import to_line
 from llmservice_runtime.failures import failures
-from llmservice_runtime.group.protocol import Order, Report, Step
+from llmservice_runtime.group.protocol import Hello, Order, Report, Step
 
-CONSEQUENCES = frozenset({FailureReason.GROUP_MEMBER_LOST, FailureReason.ENGINE_DIED})
-"""Reasons that a member reports when another one fails."""
+CONSEQUENCES = frozenset(
+    {
+        FailureReason.GROUP_MEMBER_LOST,
+        FailureReason.ENGINE_DIED,
+        FailureReason.STARTUP_FAILED,
+        FailureReason.SMOKE_REQUEST_FAILED,
+    }
+)
+"""Reasons that a member may report when another one fails."""
+LEAP = 1_000_000
+"""How far the number of an incarnation may be ahead of the own one: more than a group ever starts, and so little that
+no member brings the numbers to their end."""
+_MEMBERS_BYTES = 24 << 10
+"""Of JSON for all members: keeps /state within the operator's read limit."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +57,26 @@ class Limits:
 
 @dataclass(frozen=True)
 class Seen:
-    """A member's last report."""
+    """What is known of a member."""
 
+    hello: Hello
     report: Report
     at: float
-    """When it came."""
+    """When the report came."""
+    since: float
+    """When it first said of this incarnation that it failed, or that it did not."""
+    closed_at: float | None = None
+    """When its connection ended; None while there is one."""
+
+
+def heard(before: Seen | None, hello: Hello, report: Report, now: float) -> Seen:
+    """What is known after a report."""
+    is_news = before is None or _topic(before.hello, before.report) != _topic(hello, report)
+    return Seen(hello, report, now, now if before is None or is_news else before.since)
+
+
+def _topic(hello: Hello, report: Report) -> tuple[str, int, bool]:
+    return hello.instance, report.incarnation, report.step is Step.FAILED
 
 
 @dataclass(frozen=True)
@@ -59,11 +87,15 @@ class Course:
     run: bool = False
     failing_since: float | None = None
     """Of this incarnation."""
-    ready_since: float | None = None
-    """Of this incarnation: when it was first ready."""
     ready: bool = False
+    ready_since: float | None = None
+    """When this incarnation last became ready."""
+    unready_since: float | None = None
+    """When it ceased to be; None while it is ready, and before it first was."""
+    in_flight: int = 0
+    """Requests when it began to fail."""
     cause: Cause | None = None
-    """Why the last incarnation ended."""
+    """Why the last incarnation failed; None once the group is ready again."""
     restarts: tuple[float, ...] = field(default=())
     """Those that count against the budget, by time."""
     in_a_row: int = 0
@@ -73,32 +105,40 @@ class Course:
     is_exhausted: bool = False
     """The budget is used up: nothing starts any more."""
 
-    def order(self, refused: str = "") -> Order:
-        """For a worker; `refused`: why it is none."""
-        return Order(self.incarnation, self.run and not refused, self.ready and not refused, refused)
+    def order(self) -> Order:
+        """For all workers."""
+        blamed = None if self.cause is None else self.cause.rank
+        return Order(self.incarnation, self.run, self.ready, blamed, self.is_exhausted)
 
 
-def refusal(worker: Report, leader: Report) -> str:
+def refusal(worker: Hello, leader: Hello) -> str:
     """Why a worker does not belong to the leader's group; empty where it does."""
     if not 0 < worker.rank < leader.size:
-        return f"its rank is {worker.rank}, and the group has {leader.size} members"
+        return f"rank {worker.rank} is none of a group of {leader.size}"
     for name, theirs, own in (
-        ("size", worker.size, leader.size),
+        ("group", worker.group, leader.group),
+        ("size", str(worker.size), str(leader.size)),
         ("revision", worker.revision, leader.revision),
         ("vLLM", worker.vllm_version, leader.vllm_version),
+        ("packages", worker.build, leader.build),
     ):
         if theirs and own and theirs != own:
-            return f"its {name} is {theirs}, the group's is {own}"
+            return f"rank {worker.rank} has {name} {theirs}, and the leader has {own}"
     return ""
 
 
-def advanced(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> Course:
-    """The course after what the members reported, by rank, the leader itself among them."""
+def advanced(
+    course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits, in_flight: int = 0
+) -> Course:
+    """The course after what the members reported, by rank, the leader itself among them.
+
+    `in_flight`: the requests that the group answers now.
+    """
     if course.run:
-        return _running(course, members, size, now, limits)
+        return _running(course, members, size, now, limits, in_flight)
     used = (seen.report.incarnation for seen in members.values() if seen.report.step not in _UNUSED)
     if (highest := max(used, default=0)) >= course.incarnation:  # they were led by another one, which is gone
-        return recalled(replace(course, incarnation=highest))
+        return _next(replace(course, incarnation=highest))
     return replace(course, run=_may_begin(course, members, size, now, limits))
 
 
@@ -107,9 +147,12 @@ _UNUSED = (Step.PREPARING, Step.WAITING)
 
 def recalled(course: Course) -> Course:
     """The course after the members' vLLM is to end without a failure, since one of them leaves."""
-    return replace(
-        course, incarnation=course.incarnation + 1, run=False, ready=False, failing_since=None, ready_since=None
-    )
+    return replace(_next(course), cause=None)
+
+
+def _next(course: Course) -> Course:
+    after = replace(course, incarnation=course.incarnation + 1, run=False, ready=False)
+    return replace(after, failing_since=None, ready_since=None, unready_since=None)
 
 
 def is_leaving(members: Mapping[int, Seen]) -> bool:
@@ -117,61 +160,112 @@ def is_leaving(members: Mapping[int, Seen]) -> bool:
     return any(seen.report.step is Step.LEAVING for seen in members.values())
 
 
+def all_heard(members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> bool:
+    """Whether none of the members is silent."""
+    heard_of = [members.get(rank) for rank in range(size)]
+    return all(seen is not None and now - seen.at < limits.silent for seen in heard_of)
+
+
 def _may_begin(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> bool:
     if course.is_exhausted or now < course.not_before:
         return False
-    heard = [members.get(rank) for rank in range(size)]
-    return all(seen is not None and now - seen.at < limits.silent and _waits(seen, course) for seen in heard)
+    are_there = all_heard(members, size, now, limits) and all(seen.closed_at is None for seen in members.values())
+    return are_there and all(_waits(seen, course) for seen in members.values())
 
 
-def _running(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> Course:
-    failed = sorted(_failures(course, members, size, now, limits), key=lambda found: found[:2])
-    if not failed and course.failing_since is None:
-        is_ready = all(_is_well(course, members.get(rank), now, limits) for rank in range(size))
-        is_ready = is_ready and members[0].report.started
-        ready_since = now if is_ready and course.ready_since is None else course.ready_since
-        return replace(course, ready=is_ready, ready_since=ready_since)
+def _running(
+    course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits, in_flight: int
+) -> Course:
     since = now if course.failing_since is None else course.failing_since
+    failed = list(_failures(course, members, size, since, now, limits))
+    if course.failing_since is None:
+        if not failed:
+            return _serving(course, members, size, now, limits)
+        course = replace(_unready(course, now), failing_since=now, in_flight=in_flight)
     if now - since < limits.settle and len(failed) < size:
-        return replace(course, ready=False, failing_since=since)
+        return course
     if not failed:  # a silent member came back in time
         return replace(course, failing_since=None)
-    return _ended(course, failed[0][2], since, now, limits)
+    if any(_is_unheard(seen, course, since, now, limits) for seen in members.values()):
+        return course  # what was heard may be a consequence of what happened there
+    if is_leaving(members):  # whose end is no failure of the group
+        return recalled(course)
+    first = min([*failed, *_closed(course, members, since, now)], key=lambda found: found[:2])
+    return _ended(course, first[2], since, now, limits)
 
 
-def _is_well(course: Course, seen: Seen | None, now: float, limits: Limits) -> bool:
-    return (
-        seen is not None
-        and now - seen.at < limits.silent
-        and (seen.report.step, seen.report.incarnation) == (Step.RUNNING, course.incarnation)
-    )
+def _serving(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> Course:
+    runs = all(_runs(seen, course) for seen in members.values())
+    if not (runs and all_heard(members, size, now, limits) and members[0].report.started):
+        return _unready(course, now)
+    return course if course.ready else replace(course, ready=True, ready_since=now, unready_since=None, cause=None)
+
+
+def _unready(course: Course, now: float) -> Course:
+    return replace(course, ready=False, unready_since=now) if course.ready else course
+
+
+def _runs(seen: Seen, course: Course) -> bool:
+    return (seen.report.step, seen.report.incarnation) == (Step.RUNNING, course.incarnation)
+
+
+_Found = tuple[bool, float, Cause]
+"""Whether it is a consequence, when it was known, and what: the least of several is the cause."""
 
 
 def _failures(
-    course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits
-) -> Iterator[tuple[bool, float, Cause]]:
-    """Whether it is a consequence, when it was known, and what: sorted, the first is the cause."""
+    course: Course, members: Mapping[int, Seen], size: int, since: float, now: float, limits: Limits
+) -> Iterator[_Found]:
+    """Of members that failed, started anew, or are lost; `since`: when the first of them was known."""
     for rank in range(size):
         seen = members.get(rank)
         if seen is None:
             yield True, now, Cause(rank, "", "", failures.group_member_lost(rank, "", limits.lost))
-            continue
-        report = seen.report
-        if report.step is Step.FAILED and report.incarnation == course.incarnation and report.failure is not None:
-            is_consequence = report.failure.reason in CONSEQUENCES and report.failure.signal is None
-            yield is_consequence, seen.at, Cause(rank, report.pod, report.node, report.failure)
+        elif _has_failed(seen, course):
+            failure = seen.report.failure or failures.group_member_failed(rank, seen.hello.pod)
+            yield is_consequence(failure), seen.since, _cause(seen, failure)
         elif now - seen.at >= limits.lost:
-            lost = failures.group_member_lost(rank, report.pod, now - seen.at)
-            yield True, seen.at, Cause(rank, report.pod, report.node, lost)
-        elif report.incarnation != course.incarnation:  # its container started anew
-            restarted = failures.group_member_restarted(rank, report.pod)
-            yield False, seen.at, Cause(rank, report.pod, report.node, restarted)
+            yield seen.at > since, seen.at, _lost(seen, now)
+        elif seen.report.incarnation != course.incarnation:  # its container started anew
+            yield False, seen.since, _cause(seen, failures.group_member_restarted(rank, seen.hello.pod))
+
+
+def _closed(course: Course, members: Mapping[int, Seen], since: float, now: float) -> Iterator[_Found]:
+    """Of members whose connection ended, since their pod may have died. Without another failure they may connect
+    again."""
+    for seen in members.values():
+        if seen.closed_at is not None and not _has_failed(seen, course):
+            yield seen.closed_at > since, seen.closed_at, _lost(seen, now)
+
+
+def _is_unheard(seen: Seen, course: Course, since: float, now: float, limits: Limits) -> bool:
+    """Whether it has said nothing since a failure was known, and may yet turn out to be lost."""
+    is_decided = _has_failed(seen, course) or seen.closed_at is not None or now - seen.at >= limits.lost
+    return seen.at < since and not is_decided
+
+
+def _has_failed(seen: Seen, course: Course) -> bool:
+    return seen.report.step is Step.FAILED and seen.report.incarnation == course.incarnation
+
+
+def is_consequence(failure: Failure) -> bool:
+    """Whether it may be a consequence of what happened on another member; one that got a signal was hit itself."""
+    return failure.reason in CONSEQUENCES and failure.signal is None
+
+
+def _lost(seen: Seen, now: float) -> Cause:
+    return _cause(seen, failures.group_member_lost(seen.hello.rank, seen.hello.pod, now - seen.at))
+
+
+def _cause(seen: Seen, failure: Failure) -> Cause:
+    return Cause(seen.hello.rank, seen.hello.pod, seen.hello.node, failure)
 
 
 def _ended(course: Course, cause: Cause, since: float, now: float, limits: Limits) -> Course:
     """The next incarnation, with its back-off; none once the budget is used up."""
-    after = replace(recalled(course), cause=cause)
-    if course.ready_since is not None and since - course.ready_since >= limits.good:
+    after = replace(_next(course), cause=replace(cause, lost_requests=course.in_flight))
+    until = since if course.unready_since is None else course.unready_since
+    if course.ready_since is not None and until - course.ready_since >= limits.good:
         return replace(after, in_a_row=0, not_before=now)
     recent = tuple(at for at in course.restarts if now - at < limits.budget_seconds)
     if len(recent) >= limits.budget:
@@ -189,8 +283,12 @@ def awaits(course: Course, members: Mapping[int, Seen], size: int, now: float, l
     missing = [rank for rank in range(size) if (seen := members.get(rank)) is None or now - seen.at >= limits.silent]
     if missing:
         return f"waiting for rank {', '.join(map(str, missing))} of the group"
-    busy = [f"{rank} ({seen.report.step})" for rank, seen in sorted(members.items()) if not _waits(seen, course)]
+    busy = [f"{rank} ({_doing(seen.report)})" for rank, seen in sorted(members.items()) if not _waits(seen, course)]
     return f"waiting until rank {', '.join(busy)} of the group can start" if busy else ""
+
+
+def _doing(report: Report) -> str:
+    return f"{report.step}: {report.progress}" if report.progress else str(report.step)
 
 
 def _waits(seen: Seen, course: Course) -> bool:
@@ -199,16 +297,23 @@ def _waits(seen: Seen, course: Course) -> bool:
 
 def told(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> GroupState:
     """What the leader says of its group."""
-    waits = course.not_before - now
+    waits, room = course.not_before - now, _MEMBERS_BYTES // size
     return GroupState(
         size,
         course.incarnation,
-        tuple(
-            MemberState(rank, seen.report.step, seen.report.pod, seen.report.node, seen.report.progress, now - seen.at)
-            for rank, seen in sorted(members.items())
-        ),
+        tuple(_member_state(rank, seen, now, room) for rank, seen in sorted(members.items())),
         course.cause,
         sum(now - at < limits.budget_seconds for at in course.restarts),
         waits if waits > 0 and not (course.run or course.is_exhausted) else None,
         course.is_exhausted,
     )
+
+
+def _member_state(rank: int, seen: Seen, now: float, most_bytes: int) -> MemberState:
+    """What is said of a member, with its longest text cut until it has this many bytes of JSON."""
+    report, hello = seen.report, seen.hello
+    state = MemberState(rank, report.step, hello.pod, hello.node, report.progress, now - seen.at)
+    while len(to_line(state.to_document()).encode()) > most_bytes:
+        longest = max(("progress", "pod", "node"), key=lambda name: len(getattr(state, name)))
+        state = replace(state, **{longest: getattr(state, longest)[: len(getattr(state, longest)) * 3 // 4]})
+    return state

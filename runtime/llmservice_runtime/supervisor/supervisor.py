@@ -90,24 +90,24 @@ class Supervisor:
         self._recalled = asyncio.Event()
         """Set in a group only."""
         self._skip_drain = asyncio.Event()
-        self._entered = self._probed = dependencies.clock()
+        self._entered = self._probed = self._container_began = dependencies.clock()
         self._gpu: GPU | None = None
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
         self._log_reader: log_reader.LogReader | None = None
-        self._renew()
-        self._state = self._starting.with_budget(State(Phase.PREFLIGHT, model_names=self._flags.model_names))
         self._access = Access(options, self._flags, dependencies.environment, self._log)
         self._fetches = FetchContainer.of(options, dependencies, self._log)
-        self._adapters = adapters.of_server(options, self._flags, self._access, dependencies, self._fetches, self._log)
+        self._renew()
+        self._state = self._starting.with_budget(State(Phase.PREFLIGHT, model_names=self._flags.model_names))
 
     def _renew(self) -> None:
         """What belongs to one vLLM process."""
         options, dependencies, port = self._options, self._dependencies, self._flags.port
-        self._starting = Start(options, dependencies)
+        self._starting = Start(options, dependencies, self._container_began)
         self._counters = shared_counters.create(options.drain_file)
         self._serving = ServingWatch(options, dependencies, self._counters.slots, port)
         self._draining = Drain(self._counters.slots, options, port, dependencies.timing, dependencies.clock)
+        self._adapters = adapters.of_server(options, self._flags, self._access, dependencies, self._fetches, self._log)
 
     async def run(self) -> int:
         """Run the lifecycle; the exit code. Failures are written to the log and the termination message."""
@@ -236,9 +236,13 @@ class Supervisor:
             await self._load_adapters(child)
             await self._smoke_test(child, cache)
         except Failed:
-            cache.mark_failed()
+            self._on_failed_start(cache)
             raise
         cache.mark_served()
+
+    def _on_failed_start(self, cache: StartCache) -> None:
+        """The next start is without these files."""
+        cache.mark_failed()
 
     async def _within_budget(self, child: Child, work: Awaitable[T]) -> T:
         """The result of a step of the start. Past the budget it continues only while the start makes progress."""
@@ -290,7 +294,7 @@ class Supervisor:
             raise await self._abort(child, failures.smoke_failed(error)) from error
         if unguarded:
             raise await self._abort(child, unguarded)
-        seconds = self._starting.seconds
+        seconds, self._starting.is_done = self._starting.seconds, True
         measured = replace(cache.reported(self._state.measured), start_seconds=round(seconds, 1))
         self._state = self._starting.with_budget(replace(self._state, started=True, measured=measured))
         self._log(f"{done}; serving after {seconds:.1f} s")
@@ -446,7 +450,7 @@ class Supervisor:
 
     def _from_log_thread(self, raw: str) -> None:
         """Lines are parsed during the start only: later there are many, without measurements."""
-        if not self._state.started:
+        if not self._starting.is_done:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._on_line, raw)
 

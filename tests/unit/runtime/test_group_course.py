@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_runtime.contract import Failure
+from llmservice_runtime.bounded_json import MAX_BYTES
+from llmservice_runtime.contract import MAX_NODES, MAX_TEXT, Failure, Phase, State
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.group.course import Course, Limits, Seen, advanced, recalled, refusal
-from llmservice_runtime.group.protocol import Report, Step
+from llmservice_runtime.group.course import Course, Limits, Seen, advanced, awaits, heard, recalled, refusal, told
+from llmservice_runtime.group.protocol import Hello, Report, Step
 
 LIMITS = Limits()
 KILLED = Failure(R.ENGINE_DIED, "a process was killed", "", signal=9)
 OF_MEMORY = Failure(R.GPU_OUT_OF_MEMORY, "out of memory", "")
 ECHO = Failure(R.ENGINE_DIED, "connection closed by peer", "")
+UNKNOWN = Failure(R.STARTUP_FAILED, "an error that is not recognised", "")
 
 
 @dataclass
@@ -28,25 +30,31 @@ class Scene:
     course: Course = field(default_factory=Course)
     now: float = 1000.0
     members: dict[int, Seen] = field(default_factory=dict)
+    silent: set[int] = field(default_factory=set)
 
     def said(self, rank: int, step: Step, incarnation: int | None = None, **more: Any) -> None:
         number = self.course.incarnation if incarnation is None else incarnation
-        report = Report(rank, self.size, "r", number, step, pod=f"pod-{rank}", **more)
-        self.members[rank] = Seen(report, self.now)
+        hello = Hello(rank, self.size, "g", "r", f"instance-{rank}", f"pod-{rank}", f"node-{rank}")
+        self.members[rank] = heard(self.members.get(rank), hello, Report(number, step, **more), self.now)
+
+    def closed(self, rank: int) -> None:
+        self.members[rank] = replace(self.members[rank], closed_at=self.now)
 
     def all_said(self, step: Step, **more: Any) -> None:
         for rank in range(self.size):
             self.said(rank, step, started=step is Step.RUNNING, **more)
 
-    def after(self, seconds: float, *, silent: tuple[int, ...] = ()) -> Course:
-        """The course after this time, in which all but the silent ones repeat what they said."""
+    def after(self, seconds: float, *, in_flight: int = 0) -> Course:
+        """The course after this time, in which all but the silent ones repeat what they said, each at a time of its
+        own."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 0.25)
-            self.members = {
-                rank: seen if rank in silent else replace(seen, at=self.now) for rank, seen in self.members.items()
-            }
-            self.course = advanced(self.course, self.members, self.size, self.now, LIMITS)
+            for rank, seen in self.members.items():
+                if rank not in self.silent and seen.closed_at is None:
+                    at = max(seen.at, self.now - 0.01 * (self.size - rank))
+                    self.members[rank] = heard(seen, seen.hello, seen.report, at)
+            self.course = advanced(self.course, self.members, self.size, self.now, LIMITS, in_flight)
         return self.course
 
     def started(self) -> Course:
@@ -81,23 +89,74 @@ def test_silence(silence: float, is_ready: bool, is_same: bool) -> None:
     scene = Scene()
     before = scene.started()
     assert before.ready
-    after = scene.after(silence, silent=(1,))
+    scene.silent = {1}
+    after = scene.after(silence)
     assert (after.ready, after.incarnation == before.incarnation) == (is_ready, is_same)
+    scene.silent.clear()
     if is_same:
         assert scene.after(0.5).ready, "heard of again"
 
 
-def test_the_cause_is_the_member_on_which_it_happened_though_its_consequence_was_heard_first() -> None:
+def fails(rank: int, failure: Failure | None) -> Callable[[Scene], None]:
+    return lambda scene: scene.said(rank, Step.FAILED, failure=failure)
+
+
+def closes(rank: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.closed(rank)
+
+
+def connects(rank: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.said(rank, Step.RUNNING)
+
+
+def falls_silent(rank: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.silent.add(rank)
+
+
+def speaks(rank: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.silent.remove(rank)
+
+
+FIRST_CAUSES = [
+    ("a consequence is heard first", [fails(0, ECHO), fails(2, KILLED)], (2, R.ENGINE_DIED)),
+    ("the first of two that may be consequences", [fails(2, ECHO), fails(0, ECHO)], (2, R.ENGINE_DIED)),
+    ("a start's consequence is heard first", [fails(0, UNKNOWN), fails(1, OF_MEMORY)], (1, R.GPU_OUT_OF_MEMORY)),
+    ("it is not said why", [fails(1, None)], (1, R.ENGINE_DIED)),
+    ("a pod dies whole", [closes(2), fails(0, ECHO)], (2, R.GROUP_MEMBER_LOST)),
+    ("a pod dies whole, of which the leader's is killed", [closes(2), fails(0, KILLED)], (2, R.GROUP_MEMBER_LOST)),
+    ("a node dies", [falls_silent(2), fails(0, ECHO)], (2, R.GROUP_MEMBER_LOST)),
+    ("a connection ends later", [fails(0, ECHO), closes(2)], (0, R.ENGINE_DIED)),
+    ("a connection ended and is there again", [closes(2), connects(2), fails(0, ECHO)], (0, R.ENGINE_DIED)),
+    ("silence that ends", [falls_silent(2), fails(0, ECHO), speaks(2)], (0, R.ENGINE_DIED)),
+]
+
+
+@pytest.mark.parametrize(("events", "wanted"), [row[1:] for row in FIRST_CAUSES], ids=[row[0] for row in FIRST_CAUSES])
+def test_the_first_cause(events: list[Callable[[Scene], None]], wanted: tuple[int, R]) -> None:
+    """Half a second after one another; the decision waits for what may still be said."""
     scene = Scene(size=3)
     scene.started()
-    scene.said(0, Step.FAILED, failure=ECHO)
-    assert not scene.after(0.25).ready
-    assert scene.after(0.5).incarnation == 1, "the others may still say why"
-    scene.said(2, Step.FAILED, failure=KILLED)
-    ended = scene.after(2)
+    for event in events:
+        event(scene)
+        scene.after(0.5)
+        assert scene.course.incarnation == 1
+    assert not scene.course.ready
+    ended = scene.after(10)
     assert (ended.incarnation, ended.run) == (2, False)
     assert ended.cause is not None
-    assert (ended.cause.rank, ended.cause.pod, ended.cause.failure) == (2, "pod-2", KILLED)
+    assert (ended.cause.rank, ended.cause.failure.reason) == wanted
+    assert (ended.cause.pod, ended.cause.node) == (f"pod-{wanted[0]}", f"node-{wanted[0]}")
+
+
+def test_requests_in_flight_are_counted_when_it_is_noticed() -> None:
+    scene = Scene()
+    scene.started()
+    scene.after(1, in_flight=3)
+    scene.said(1, Step.FAILED, failure=KILLED)
+    scene.after(0.25, in_flight=5)
+    cause = scene.after(2, in_flight=1).cause
+    assert cause is not None
+    assert cause.lost_requests == 5
 
 
 def failed(scene: Scene, failure: Failure = OF_MEMORY) -> Course:
@@ -134,6 +193,50 @@ def test_a_group_that_was_good_restarts_at_once_and_as_often_as_it_has_to() -> N
         assert not ended.is_exhausted
 
 
+def test_only_the_last_time_of_readiness_counts() -> None:
+    scene = Scene()
+    scene.started()
+    for _ in range(3):
+        scene.after(LIMITS.good / 2)
+        scene.silent = {1}
+        assert not scene.after(LIMITS.silent + 0.5).ready
+        scene.silent.clear()
+        assert scene.after(0.5).ready
+    ended = failed(scene, KILLED)
+    assert (len(ended.restarts), ended.in_a_row) == (1, 1)
+
+
+def test_a_good_group_of_which_a_member_falls_silent_restarts_at_once() -> None:
+    scene = Scene()
+    scene.started()
+    scene.after(LIMITS.good + 1)
+    scene.silent = {1}
+    ended = scene.after(LIMITS.lost + LIMITS.settle + 1)
+    assert (ended.incarnation, ended.restarts) == (2, ())
+
+
+def test_silence_is_no_readiness() -> None:
+    scene = Scene()
+    scene.started()
+    scene.after(LIMITS.good - LIMITS.lost)
+    scene.silent = {1}
+    assert len(scene.after(LIMITS.lost + LIMITS.settle + 1).restarts) == 1
+
+
+def test_the_cause_is_told_until_the_group_is_ready_again() -> None:
+    scene = Scene()
+    scene.started()
+    ended = failed(scene)
+    scene.all_said(Step.WAITING)
+    assert scene.after(ended.not_before - scene.now).run
+    scene.all_said(Step.RUNNING)
+    scene.said(0, Step.RUNNING, started=False)
+    loading = scene.after(60)
+    assert (loading.cause, loading.order().blamed) == (ended.cause, 1)
+    scene.said(0, Step.RUNNING, started=True)
+    assert scene.after(0.25).cause is None
+
+
 def test_a_member_whose_container_started_anew_ends_the_incarnation() -> None:
     scene = Scene()
     scene.started()
@@ -167,26 +270,80 @@ def test_a_new_leader_whose_number_is_in_use() -> None:
 def test_one_that_leaves_costs_no_budget() -> None:
     scene = Scene()
     scene.started()
-    scene.course = recalled(scene.course)
-    assert (scene.course.incarnation, scene.course.run, scene.course.restarts) == (2, False, ())
+    ended = failed(scene)
+    assert ended.cause is not None
+    scene.course = after = recalled(ended)
+    assert (after.incarnation, after.run, after.restarts, after.cause) == (3, False, ended.restarts, None)
+    scene.now = ended.not_before
     scene.all_said(Step.WAITING)
     assert scene.after(0.25).run
+
+
+def test_what_fails_while_one_leaves_is_no_failure_of_the_group() -> None:
+    scene = Scene()
+    scene.started()
+    scene.said(1, Step.LEAVING)
+    scene.after(30)
+    assert scene.course.run, "the leader answers what is in flight"
+    scene.said(0, Step.FAILED, failure=ECHO)
+    ended = scene.after(2.25)
+    assert (ended.incarnation, ended.run, ended.restarts, ended.cause) == (2, False, (), None)
+
+
+def test_a_connection_that_ended_starts_nothing() -> None:
+    scene = Scene()
+    scene.all_said(Step.WAITING)
+    scene.closed(1)
+    assert not scene.after(0.25).run
+    scene.said(1, Step.WAITING)
+    assert scene.after(0.25).run
+
+
+def test_the_slowest_is_named_with_what_it_does() -> None:
+    scene = Scene()
+    scene.said(0, Step.WAITING)
+    scene.said(1, Step.PREPARING, 0, progress="model: Downloading 7%")
+    waits = awaits(scene.course, scene.members, 2, scene.now, LIMITS)
+    assert waits == "waiting until rank 1 (Preparing: model: Downloading 7%) of the group can start"
+    assert told(scene.course, scene.members, 2, scene.now, LIMITS).members[1].progress == "model: Downloading 7%"
+
+
+def test_whatever_members_say_of_themselves_the_operator_reads_the_state() -> None:
+    """A state of more bytes is refused; half of them is for what else a state holds."""
+    scene = Scene(size=MAX_NODES)
+    long = Failure(R.ENGINE_DIED, "\u2028" * 1000, "", ())
+    for rank in range(MAX_NODES):
+        hello = Hello(rank, MAX_NODES, "g", "r", "i", "\U0001f600" * 253, "\u2028" * 253)
+        report = Report(1, Step.FAILED, progress='"' * MAX_TEXT, failure=long)
+        scene.members[rank] = heard(None, hello, report, scene.now)
+    scene.course = replace(scene.course, run=True)
+    group = told(scene.after(2.25), scene.members, MAX_NODES, scene.now, LIMITS)
+    assert group.cause is not None
+    text = State(Phase.LOADING, group=group).to_json()
+    assert len(text.encode()) < MAX_BYTES // 2
+    read = State.from_json(text)
+    assert read is not None
+    assert read.group is not None
+    assert len(read.group.members) == MAX_NODES
 
 
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
         ({}, ""),
-        ({"rank": 0}, "its rank is 0, and the group has 2 members"),
-        ({"rank": 2}, "its rank is 2, and the group has 2 members"),
-        ({"size": 4}, "its size is 4, the group's is 2"),
-        ({"revision": "s"}, "its revision is s, the group's is r"),
-        ({"vllm_version": "0.33.0"}, "its vLLM is 0.33.0, the group's is 0.32.0"),
+        ({"rank": 0}, "rank 0 is none of a group of 2"),
+        ({"rank": 2}, "rank 2 is none of a group of 2"),
+        ({"size": 4}, "rank 1 has size 4, and the leader has 2"),
+        ({"group": "h"}, "rank 1 has group h, and the leader has g"),
+        ({"revision": "s"}, "rank 1 has revision s, and the leader has r"),
+        ({"vllm_version": "0.33.0"}, "rank 1 has vLLM 0.33.0, and the leader has 0.32.0"),
         ({"vllm_version": ""}, ""),
+        ({"build": "f00d"}, "rank 1 has packages f00d, and the leader has beef"),
+        ({"instance": "another", "pod": "another"}, ""),
     ],
 )
 def test_who_is_refused(changed: Mapping[str, Any], why: str) -> None:
-    leader = Report(0, 2, "r", 1, Step.WAITING, vllm_version="0.32.0")
+    leader = Hello(0, 2, "g", "r", "i", vllm_version="0.32.0", build="beef")
     worker = replace(leader, **{"rank": 1, **changed})
     assert refusal(worker, leader) == why
 

@@ -66,6 +66,7 @@ def test_it_serves_on_both_nodes_and_the_service_selects_the_leader(cluster: Clu
 
 
 def _group(cluster: Cluster) -> JSON:
+    group: JSON
     (group,) = cluster.status(NAMESPACE, NAME)["groups"]
     return group
 

@@ -180,10 +180,11 @@ def _member(state: MemberState) -> dict[str, Any]:
 
 
 def cause_of(cause: Cause) -> str:
-    """Where it happened, and what."""
+    """Where it happened, what, and which requests were in flight."""
     where = f" on node {cause.node}" if cause.node else ""
     pod = f" (pod {cause.pod}{where})" if cause.pod else ""
-    return f"Rank {cause.rank}{pod}: {cause.failure.reason}: {cause.failure.message}"
+    lost = f" Requests in flight then: {cause.lost_requests}." if cause.lost_requests else ""
+    return f"Rank {cause.rank}{pod}: {cause.failure.reason}: {cause.failure.message}{lost}"
 
 
 def _adapter(name: str, states: Sequence[AdapterState]) -> dict[str, Any]:

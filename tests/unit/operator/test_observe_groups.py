@@ -56,6 +56,11 @@ def test_the_status_has_each_member_and_the_cause() -> None:
     GroupStatus.model_validate(found)
 
 
+def test_the_cause_says_how_many_requests_were_in_flight() -> None:
+    (found,) = groups_of([facts(0)], told(cause=replace(CAUSE, lost_requests=3)), {})
+    assert found["cause"] == f"{SAID} Requests in flight then: 3."
+
+
 def test_what_was_told_stays_until_the_leader_is_heard_again() -> None:
     """A new operator has asked nobody yet."""
     before = {"groups": groups_of([facts(0)], told(), {})}

@@ -144,7 +144,7 @@ def _one_node(cluster: Cluster) -> None:
 
 
 def _another_template(cluster: Cluster) -> None:
-    _edit(cluster, batching={"maxNumSeqs": 7})
+    _edit(cluster, batching={"maxNumSeqs": 100})
 
 
 def _without_a_worker(cluster: Cluster) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from llmservice_api.constants import GROUP_GATE
 from llmservice_planner.room import fitting_on_separate_devices, nodes_for, requests_of
 
 from llmservice_operator.decision import GroupTurn, Inputs, Release, Requirements, RoomQuery
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.server import accelerator_resource
-from llmservice_operator.observe.observed import Observed
+from llmservice_operator.observe.observed import POD, Observed
 from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 RECHECK_SECONDS = 10.0
@@ -35,6 +36,25 @@ class GroupStep:
 
 def group_step(inputs: Inputs) -> GroupStep | Requirements:
     """The next step; it needs no spec, since pods that serve are replaced also while the spec is not accepted."""
+    step = _step(inputs)
+    return step if isinstance(step, Requirements) or not inputs.observed.refused else _without_refused(step)
+
+
+def _without_refused(step: GroupStep) -> GroupStep:
+    """The step without pods whose gate the API server did not let go, which say so until it is tried again."""
+    said = {name: refusal.message for (kind, name), refusal in step.observed.refused.items() if kind == POD}
+    pods = tuple(
+        replace(pod, unschedulable=(f"scheduling gate {GROUP_GATE}, which may not be taken away ({said[pod.name]})",))
+        if pod.is_held and pod.name in said
+        else pod
+        for pod in step.observed.pods
+    )
+    release = tuple(each for each in step.release if each.pod not in said)
+    observed = replace(step.observed, pods=pods)
+    return replace(step, observed=observed, release=release, is_placing=step.is_placing and bool(release))
+
+
+def _step(inputs: Inputs) -> GroupStep | Requirements:
     observed = inputs.observed
     there = [each for each in observed.replicas if not each.is_terminating and each.first.group]
     begun = [each for each in there if not all(pod.is_held for pod in each.pods)]

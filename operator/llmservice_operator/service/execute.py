@@ -83,7 +83,7 @@ async def execute(
     for prune in filter(is_route, decision.prune):
         failed += await _unanswered(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
     for release in decision.release:
-        await _release(release, parent, ctx, log)
+        await _release(release, parent, ctx, memory, log)
     for adopt in decision.adopt:
         failed += await _unanswered(_adopt(adopt, parent, ctx, memory, log), adopt, ctx, memory)
     for apply in filterfalse(is_route, decision.apply):
@@ -115,7 +115,10 @@ async def _write_deletion_costs(
         ctx.cache.update(POD.kind, pod)
 
 
-async def _release(release: Release, parent: ParentFacts, ctx: Context, log: ObjectLogger) -> None:
+async def _release(
+    release: Release, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> None:
+    """Let a pod look for a node. A refusal is in the status until it is tried again."""
     operations: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/uid", "value": release.uid},
         {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GROUP_GATE}]},
@@ -125,6 +128,10 @@ async def _release(release: Release, parent: ParentFacts, ctx: Context, log: Obj
         pod = await ctx.kube.json_patch(POD, parent.namespace, release.pod, operations, manager=MANAGER)
     except (Conflict, Invalid, NotFound) as error:
         raise ChildChanged(f"Pod {release.pod} changed under our hands: {error.message}") from error
+    except Forbidden as error:
+        log.warning("pod %s may not look for a node: %s", release.pod, error)
+        memory.skip((POD.kind, release.pod), _refusal_of(error), ctx.clock() + RETRY_SECONDS)
+        return
     ctx.metrics.writes.labels(POD.kind, "patch").inc()
     log.info("pod %s may look for a node", release.pod)
     ctx.cache.update(POD.kind, pod)

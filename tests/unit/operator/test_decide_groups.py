@@ -9,6 +9,7 @@ import pytest
 from kubeloop.resources import Key
 from llmservice_api.constants import GROUP_GATE
 from llmservice_operator.decision import GroupTurn
+from llmservice_operator.observe.observed import Refusal
 from llmservice_operator.service.context import GIVEN_UP_AFTER, PLACED_WITHIN, GroupTurns
 from llmservice_planner.room import Room
 
@@ -129,6 +130,17 @@ def test_a_spec_that_is_not_accepted_keeps_no_pod_from_its_node() -> None:
     let_go(world.pods["g-0"], "node-0")
     world.edit(model={"uri": "ftp://nothing"})
     assert released(world) == {"g-0-1"}
+
+
+def test_a_gate_that_may_not_be_taken_away_is_told_and_tried_again_later() -> None:
+    world = world_of()
+    world.refused = {("Pod", name): Refusal(403, "it has no right to patch pods") for name in ("g-0", "g-0-1")}
+    world.settle()
+    assert (released(world), world.decide().is_placing) == (set(), False)
+    assert world.condition("Ready") == ("False", "SchedulingGated")
+    assert "llmservice.dev/group, which may not be taken away (it has no right to patch pods)" in str(world.status)
+    world.refused = {}
+    assert released(world) == {"g-0", "g-0-1"}
 
 
 A, B, C = (Key("n", name) for name in "abc")

@@ -163,6 +163,7 @@ STORIES: dict[str, tuple[Callable[[Cluster], None], str]] = {
 
 def test_no_request_is_lost_while_replicas_move_roll_and_lose_a_pod(cluster: Cluster, record: Record) -> None:
     load = ("--rate", "8", "--output-tokens", "10,20,80")
+    figures: JSON = {}
     with under_load(cluster, MOVES_IN, ONE, PATIENCE, *load) as probe:
         for story, (change, kind) in STORIES.items():
             began = time.monotonic()
@@ -171,7 +172,8 @@ def test_no_request_is_lost_while_replicas_move_roll_and_lose_a_pod(cluster: Clu
                 change(cluster)
                 eventually("it is taken up", lambda: not _is_rolled_out(cluster), PATIENCE)
                 eventually("it is rolled out", lambda: _is_rolled_out(cluster), PATIENCE)
-            record(**{story: {**probe.figures(story), "seconds": round(time.monotonic() - began, 1)}})
+            figures[story] = {**probe.figures(story), "seconds": round(time.monotonic() - began, 1)}
+            record(**figures)
             probe.assert_nothing_lost(story)
             replicas = {
                 plural: (cluster.get(plural, MOVES_IN, MOVED) or {"spec": {}})["spec"].get("replicas", 0)

@@ -436,7 +436,8 @@ async def _pods(kube: Api, namespace: str | None, services: frozenset[ServiceKey
         found += replicas(map(PodFacts.from_object, page.get("items") or ()))
         if len(found) >= MOST_LISTED:
             break
-    ready = [pod for pod in found if pod.ready and not pod.deleting and (pod.namespace, pod.service or "") in services]
+    serving = (pod for pod in found if pod.ready and not (pod.deleting or pod.rank))
+    ready = [pod for pod in serving if (pod.namespace, pod.service or "") in services]
     ready.sort(key=lambda pod: (pod.namespace, pod.name))
     return ready[:MOST_PODS], max(0, len(ready) - MOST_PODS)
 

@@ -14,7 +14,7 @@ from llmservice_cli.api import Json
 from llmservice_cli.revisions import Revision, roles_of
 from llmservice_cli.services import conditions_of, is_outdated
 from llmservice_cli.status.document import Compared, compared, needs_attention, remedies_beside_failure
-from llmservice_cli.status.screen import SEVERE, measured_lines, progress_lines, rollout_lines
+from llmservice_cli.status.screen import SEVERE, group_lines, measured_lines, progress_lines, rollout_lines
 from llmservice_cli.status.snapshot import Event, Snapshot
 from llmservice_runtime.bounded_json import Reader, Refused
 
@@ -123,6 +123,8 @@ class ServiceView:
     failure: Failure | None
     progress: Sequence[str]
     rollout: Sequence[str]
+    groups: Sequence[str]
+    """Replicas over several nodes: a table in lines."""
     plan: Plan | None
     compared: Sequence[Compared]
     measured: Sequence[str]
@@ -153,6 +155,7 @@ def view(snapshot: Snapshot, revisions: Sequence[Revision] | str) -> ServiceView
         failure=failure,
         progress=list(progress_lines(status.get("progress"))),
         rollout=list(rollout_lines(service)),
+        groups=list(group_lines(status.get("groups"))),
         plan=_part(_plan, status.get("plan"), "status.plan", unread),
         compared=list(compared(status)),
         measured=list(measured_lines(status)) if status.get("measured") else [],

@@ -291,7 +291,8 @@ class PodEventReader:
         self._refused_until: dict[str, float] = {}
 
     async def of(self, namespace: str, pods: Iterable[str]) -> Mapping[str, tuple[JSON, ...]] | None:
-        """Events by pod name; None where they may not be listed. Other errors are raised."""
+        """Events by pod name, or KIND/NAME of another object; None where they may not be listed. Other errors are
+        raised."""
         now = self._clock()
         if self._refused_until.get(namespace, 0.0) > now:
             return None
@@ -307,7 +308,8 @@ class PodEventReader:
         known = self._kept.get((namespace, pod))
         if known is not None:
             return known[1]
-        involved = f"involvedObject.kind=Pod,involvedObject.name={pod}"
+        kind, _, name = pod.rpartition("/")
+        involved = f"involvedObject.kind={kind or 'Pod'},involvedObject.name={name}"
         listed = await self._kube.list_some(EVENT, namespace, field_selector=involved, limit=MOST_EVENTS)
         found = tuple(map(_short, listed))
         if len(self._kept) < _MOST_KEPT:

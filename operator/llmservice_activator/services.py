@@ -17,7 +17,7 @@ from kubeloop.informer import Informer
 from kubeloop.resources import POD, Key, Resource
 from kubeloop.transport import Transport
 from llmservice_api.conditions import ConditionType
-from llmservice_api.constants import LLMSERVICE, SERVICE_LABEL, is_replica
+from llmservice_api.constants import LLMSERVICE, RANK_LABEL, SERVICE_LABEL, is_replica
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.holding import holds
 from llmservice_api.lifecycle import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling, Scaling
@@ -326,13 +326,15 @@ def _leads_to_replicas(status: Json) -> bool:
 
 
 def pod_of(obj: Json) -> Pod | None:
-    """From a Pod object; None where it will not serve any more, or is not a replica of a service."""
+    """From a Pod object; None where it will not serve any more, or is not a replica of a service: of one over several
+    nodes the leader is."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    service = (metadata.get("labels") or {}).get(SERVICE_LABEL)
+    labels = metadata.get("labels") or {}
+    service = labels.get(SERVICE_LABEL)
     phase = status.get("phase")
     if not service or "deletionTimestamp" in metadata or phase in ("Succeeded", "Failed"):
         return None
-    if not is_replica(metadata, service):
+    if not is_replica(metadata, service) or labels.get(RANK_LABEL, "0") != "0":
         return None
     server: Json = next((c for c in status.get("containerStatuses") or () if c.get("name") == SERVER_CONTAINER), {})
     conditions: dict[object, Json] = {c.get("type"): c for c in status.get("conditions") or ()}

@@ -42,6 +42,12 @@ INSPECTS_LABEL: Final = f"{GROUP}/inspects"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 TEMPLATE_HASH_LABEL: Final = "pod-template-hash"
 """Set by Kubernetes on a Deployment's pods: the suffix of their ReplicaSet's name."""
+GROUP_INDEX_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-index"
+"""Set by LeaderWorkerSet on its pods: which group of the set. With the next one it names a pod."""
+RANK_LABEL: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+"""Which member of the group: 0 for the leader, which alone answers requests."""
+GROUP_GATE: Final = f"{GROUP}/group"
+"""A scheduling gate of pods of a replica over several nodes: gone once all of them may look for nodes."""
 
 # Annotations.
 UPDATE_REQUESTED_ANNOTATION: Final = f"{GROUP}/update-requested"
@@ -51,6 +57,8 @@ APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"
 ADAPTERS_ANNOTATION: Final = f"{GROUP}/adapters"
 """On the Service: digest of the applied list of adapters, since the operator may not read ConfigMaps. A change of the
 Deployment's annotations would change its generation and its ReplicaSets."""
+DEADLINE_ANNOTATION: Final = f"{GROUP}/progress-deadline-seconds"
+"""On a LeaderWorkerSet, which has no field for it."""
 STRATEGY_ANNOTATION: Final = f"{GROUP}/rollout-strategy"
 """On the Deployment: the strategy that Auto resolved to when the template was applied, unless it is the usual one."""
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
@@ -76,16 +84,20 @@ def selector_text(service: str) -> str:
 
 
 def is_replica(metadata: Mapping[str, Any], service: str) -> bool:
-    """Whether a pod with this service's label belongs to its Deployment: its controller is a ReplicaSet of that
-    Deployment.
+    """Whether a pod with this service's label belongs to its workload: its controller is a ReplicaSet of the
+    Deployment, or a StatefulSet of the LeaderWorkerSet.
 
     A debug copy (kubectl debug) has the labels but no such controller. Controllers with similar names (an Argo Rollout
     of the service's name) do not set these labels.
     """
-    suffix = (metadata.get("labels") or {}).get(TEMPLATE_HASH_LABEL)
+    labels = metadata.get("labels") or {}
+    suffix, group = labels.get(TEMPLATE_HASH_LABEL), labels.get(GROUP_INDEX_LABEL)
+    # The leaders of all groups are one StatefulSet's, the workers of each group another one's.
+    of_groups = (("StatefulSet", service), ("StatefulSet", f"{service}-{group}")) if group else ()
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
-            return (reference.get("kind"), reference.get("name")) == ("ReplicaSet", f"{service}-{suffix}")
+            owner = (reference.get("kind"), reference.get("name"))
+            return owner in (("ReplicaSet", f"{service}-{suffix}"), *of_groups)
     return False
 
 
@@ -127,10 +139,18 @@ class ChildKind:
         return self.resource.kind
 
 
+NETWORK_POLICY = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+
 CHILD_KINDS: tuple[ChildKind, ...] = (
     ChildKind(
         Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
         prune_reason="one replica needs no budget",
+    ),
+    ChildKind(
+        NETWORK_POLICY,
+        prune_reason="a replica is one pod",
+        is_optional=True,
+        setting="has_groups",
     ),
     ChildKind(
         Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject"),
@@ -144,10 +164,12 @@ CHILD_KINDS: tuple[ChildKind, ...] = (
 HAS_OWN_CONDITION = frozenset(child.kind for child in CHILD_KINDS if child.has_own_condition) | {"EndpointSlice"}
 """Kinds with a condition of their own."""
 
+LEADER_WORKER_SET = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
+
 LLMSERVICE = Resource(GROUP, VERSION, PLURAL, KIND)
 BY_KIND: Mapping[str, Resource] = {
     resource.kind: resource
-    for resource in (LLMSERVICE, *resources.STANDARD, *(child.resource for child in CHILD_KINDS))
+    for resource in (LLMSERVICE, *resources.STANDARD, LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS))
 }
 
 

@@ -68,6 +68,19 @@ class Precision(ApiModel):
 class Parallelism(ApiModel):
     """How one replica is spread over accelerators. GPUs of one replica: the product of the three sizes."""
 
+    nodes: int = knob(
+        1,
+        description="Spread one replica over this many nodes, with one pod and an equal share of its GPUs on each. For "
+        "models that no node holds; needs LeaderWorkerSet in the cluster (see docs/serving/several-nodes.md).",
+        examples=[2],
+        bounds=(1, 64),
+    )
+    step_timeout_seconds: int | None = knob(
+        description="With several nodes: how long one step of the model may take before vLLM gives up, so that a node "
+        "that is cut off ends requests (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS). Default: 60.",
+        examples=[120],
+        bounds=(5, 3600),
+    )
     tensor_parallel_size: int = knob(
         1,
         description="Split every layer over this many GPUs of one node (--tensor-parallel-size). Raise it when the "
@@ -104,6 +117,11 @@ class Parallelism(ApiModel):
     def accelerators(self) -> int:
         """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    @property
+    def accelerators_of_node(self) -> int:
+        """GPUs of one of its pods."""
+        return self.accelerators // self.nodes
 
 
 class Batching(ApiModel):

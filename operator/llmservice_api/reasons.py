@@ -235,6 +235,13 @@ class Reason(Explained):
         "Read the last lines in status.failure.evidence and `kubectl logs --previous`, then correct the image or the "
         "spec.",
     )
+    GROUP_RESTART_BUDGET_EXHAUSTED = END.row(
+        "GroupRestartBudgetExhausted",
+        "The pods of a replica over several nodes started vLLM together as often as they may within an hour, and start "
+        "it no more. The message has the rank on which it failed first, and why.",
+        "Then delete the pod of rank 0, or change the spec: new pods start with a new budget.",
+        look="`status.groups` has the pods of each replica and what they do; `llmservice logs` shows their logs.",
+    )
     UNKNOWN = END.row(
         "Unknown",
         "The container ended and left no word about why.",

@@ -84,7 +84,26 @@ HOLDING = (
     ),
 )
 
+
+def _claim_of_a_group(claim: str) -> Rule:
+    """The pods of a replica over several nodes mount a claim at the same time. The modes of one that exists are known
+    to Kubernetes alone."""
+    modes = f"self.{claim}.accessModes"
+    *sections, _ = claim.split(".")
+    has = " || ".join(f"!has(self.{each})" for each in [*sections[1:], claim])
+    exists = f" || has(self.{claim}.claimName)" if claim == "model.cache" else ""
+    return Rule(
+        "!has(self.parallelism) || !has(self.parallelism.nodes) || self.parallelism.nodes == 1 || "
+        f"{has}{exists} || (has({modes}) && {modes}.exists(mode, mode == 'ReadWriteMany'))",
+        f"several nodes mount the claim at the same time: set spec.{claim}.accessModes to [ReadWriteMany], or remove "
+        f"spec.{claim}",
+        f".{claim}",
+    )
+
+
 SPEC = (
+    _claim_of_a_group("model.cache"),
+    _claim_of_a_group("startCache"),
     *(
         Rule(
             f"!has(self.model.{to_camel(access.field)}) || {_any_uri(*names)}",
@@ -246,6 +265,25 @@ PARALLELISM = (
         "experts are spread over tensor and data parallel ranks, and there is one: set tensorParallelSize or "
         "dataParallelSize above 1, or remove expertParallel",
         ".expertParallel",
+    ),
+    Rule(
+        "!has(self.nodes) || ((has(self.tensorParallelSize) ? self.tensorParallelSize : 1) * "
+        "(has(self.pipelineParallelSize) ? self.pipelineParallelSize : 1) * "
+        "(has(self.dataParallelSize) ? self.dataParallelSize : 1)) % self.nodes == 0",
+        "the GPUs of a replica are divided evenly: set nodes to a divisor of tensorParallelSize x pipelineParallelSize "
+        "x dataParallelSize",
+        ".nodes",
+    ),
+    Rule(
+        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1",
+        "data parallelism over several nodes is not supported yet: set nodes to 1, or scaling.replicas in place of "
+        "dataParallelSize",
+        ".dataParallelSize",
+    ),
+    Rule(
+        "!has(self.stepTimeoutSeconds) || (has(self.nodes) && self.nodes > 1)",
+        "a step has a limit with several nodes only: set nodes above 1, or remove stepTimeoutSeconds",
+        ".stepTimeoutSeconds",
     ),
 )
 

@@ -214,7 +214,7 @@ class LLMServiceSpec(ApiModel):
     parallelism: Parallelism = section(
         Parallelism,
         "How one replica is spread over accelerators; it needs tensorParallelSize x pipelineParallelSize x "
-        "dataParallelSize GPUs, all of one node.",
+        "dataParallelSize GPUs, all of one node unless nodes says more.",
     )
     batching: Batching = section(
         Batching,

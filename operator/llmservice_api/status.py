@@ -347,6 +347,32 @@ class FailureStatus(StatusModel):
     evidence: Many[Text] | None = optional("Lines of the log that show the failure.", max_length=64)
 
 
+class GroupMemberStatus(StatusModel):
+    """One pod of a replica over several nodes."""
+
+    rank: int = Field(description="Its number in the group; 0 is the leader, which answers requests.", ge=0)
+    pod: Word | None = optional("Name of the pod that has this rank.")
+    node: Word | None = optional("Node that the pod of this rank is on.")
+    step: Word | None = optional(
+        "Preparing, Waiting (for the others), Running, Failed or Leaving (it got SIGTERM); absent while the leader has "
+        "not heard of it."
+    )
+
+
+MOST_GROUPS = 16
+"""Replicas over several nodes in the status."""
+
+
+class GroupStatus(StatusModel):
+    """A replica over several nodes, as its leader reports it; written when a step or the cause changes."""
+
+    name: Word = Field(description="Name of the leader's pod, of rank 0.")
+    ready: bool = Field(description="Whether all members run and the leader takes requests.")
+    restarts: int | None = optional("Starts of vLLM on all members after a failure, within the last hour.", ge=0)
+    cause: Text | None = optional("Why vLLM last ended on all members: the rank on which it happened, and the failure.")
+    members: Many[GroupMemberStatus] | None = optional("Its pods that the leader knows, by rank.", max_length=64)
+
+
 class HoldingStatus(StatusModel):
     port: int | None = optional(
         "Port of the activators that belongs to this service alone: requests reach it while no replica serves."
@@ -390,6 +416,9 @@ class LLMServiceStatus(StatusModel):
     measured: MeasuredStatus | None = optional("What vLLM itself reported; status.plan is what was computed before.")
     adapters: Annotated[Many[AdapterStatus] | None, Field(json_schema_extra=BY_NAME)] = optional(
         "The adapters of the spec, and whether they are served.", max_length=64
+    )
+    groups: Annotated[Many[GroupStatus] | None, Field(json_schema_extra=BY_NAME)] = optional(
+        "Replicas over several nodes and their pods, the first ones by name.", max_length=MOST_GROUPS
     )
     rollout: RolloutStatus | None = optional("What runs, and what a change is waiting for.")
     failure: FailureStatus | None = optional("The failure that stands in the way of the current spec.")

@@ -12,8 +12,11 @@ import orjson
 from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
     APPLIED_HASH_ANNOTATION,
+    BY_KIND,
     CHILD_KINDS,
     HAS_OWN_CONDITION,
+    LEADER_WORKER_SET,
+    NETWORK_POLICY,
     VERBS,
     claim_names,
 )
@@ -36,7 +39,7 @@ from llmservice_operator.manifests.children import (
     has_adapters_config,
 )
 from llmservice_operator.manifests.children import service as service_manifest
-from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name
+from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name, metadata, nodes_of
 from llmservice_operator.manifests.pod_template import progress_deadline_seconds
 from llmservice_operator.manifests.revision import KEPT, RevisionChoices, controller_revision
 from llmservice_operator.manifests.settings import Settings
@@ -53,7 +56,7 @@ from llmservice_operator.observe.observed import (
 from llmservice_operator.observe.verdict import Obstacle
 from llmservice_operator.revisions import DesiredRevision
 from llmservice_operator.workload.kinds import WORKLOADS, workload_of
-from llmservice_operator.workload.port import Strategy
+from llmservice_operator.workload.port import Strategy, WorkloadFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +117,65 @@ def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> li
 
 
 def held_edit_children(
-    service: LLMService, template: Manifest | None, strategy: Strategy, listed: str | None, settings: Settings
+    service: LLMService,
+    live: WorkloadFacts,
+    template: Manifest | None,
+    strategy: Strategy,
+    listed: str | None,
+    settings: Settings,
 ) -> list[DesiredChild]:
     """Children while an edit is held: the serving revision, with everything that needs no restart.
 
-    The workload keeps its template (None: unknown, it stays unchanged). The list of adapters waits with the edit, since
-    pods may lack what it needs: `listed` is the digest of the applied list.
+    The workload `live` keeps its template (None: unknown, it stays unchanged). The list of adapters waits with the
+    edit, since pods may lack what it needs: `listed` is the digest of the applied list.
     """
-    manifests = [_listing(service_manifest(service), listed)]
+    manifests = [_listing(service_manifest(service, live.nodes), listed)]
     if template is not None:
-        manifests.append(workload_of(service).manifest(service, template, strategy))
+        manifests.append(workload_of(template).manifest(service, template, strategy))
     manifests += declared_manifests(service, settings)
     return [with_hash(manifest) for manifest in manifests]
+
+
+def between_kinds(
+    service: LLMService, observed: Observed, desired: DesiredRevision, made: list[DesiredChild], strategy: Strategy
+) -> list[DesiredChild]:
+    """The children `made` while replicas move from one kind of workload to another, since their number of nodes changed
+    from or to one.
+
+    Surge: all new replicas become ready beside the old ones, then the Service selects them, then the old ones end.
+    Recreate: the old ones end first. Until then the Service selects them. The old workload stays, without replicas: the
+    operator deletes none.
+    """
+    wanted = workload_of(desired.template).kind
+    left = [w for w in observed.workloads if w.kind != wanted and ownership(w, service) is Ownership.OURS]
+    if not left:
+        return made
+    (old,) = left
+    there = [each for each in observed.replicas if not each.has_ended]
+    olds = [each for each in there if (len(each.pods) > 1 or bool(each.first.group)) is (old.nodes > 1)]
+    news = [each for each in there if each not in olds and each.revision == desired.label]
+    is_surge, replicas = strategy == "Surge", service.spec.scaling.replicas
+    if observed.workload is old and (old.spec_replicas or (olds and not is_surge)):
+        if not is_surge or sum(each.ready for each in news) < replicas:
+            selecting = with_hash(service_manifest(service, old.nodes))
+            made = [selecting if child.id[0] == "Service" else child for child in made]
+        if is_surge and replicas:
+            return made
+        if not news:
+            made = [_without_replicas(child) if child.id[0] == wanted else child for child in made]
+    is_asked = observed.endpoints is None or any(
+        pod.uid in observed.endpoints for each in there if each not in olds for pod in each.pods
+    )
+    if is_surge and replicas and old.spec_replicas and not is_asked:
+        return made
+    if not (spec := old.live()["spec"]):
+        return made
+    kept = {"apiVersion": BY_KIND[old.kind].api_version, "kind": old.kind, "metadata": metadata(service, old.name)}
+    return [*made, with_hash(kept | {"spec": spec | {"replicas": 0}})]
+
+
+def _without_replicas(child: DesiredChild) -> DesiredChild:
+    return with_hash(child.manifest | {"spec": child.manifest["spec"] | {"replicas": 0}})
 
 
 def _listing(manifest: Manifest, listed: str | None) -> Manifest:
@@ -142,7 +192,7 @@ def _manifests(
     if has_adapters_config(service):
         # Before the Service, which names it.
         yield adapters_config(service)
-    yield service_manifest(service)
+    yield service_manifest(service, nodes_of(revision.template))
     yield from (claim_manifest(service, claim) for claim in claims(service, asked))
     yield controller_revision(
         service,
@@ -152,7 +202,7 @@ def _manifests(
         template=revision.template,
         chosen=revision.chosen,
     )
-    yield workload_of(service).manifest(service, revision.template, strategy)
+    yield workload_of(revision.template).manifest(service, revision.template, strategy)
 
 
 def with_hash(manifest: Manifest) -> DesiredChild:
@@ -244,6 +294,18 @@ def _unlisted(service: LLMService, observed: Observed, ids: set[ChildId]) -> Ite
             yield Obstacle(Reason.ADMISSION_REFUSED, message, remedy=remedy)
 
 
+def groups_unseen(service: LLMService, observed: Observed, template: Manifest) -> Obstacle | None:
+    """Why nothing is changed while LeaderWorkerSets cannot be listed: of a service that has one, or that is to."""
+    kind, pods = LEADER_WORKER_SET, sum(bool(pod.group) for pod in observed.pods)
+    if kind.kind not in observed.hidden or (nodes_of(template) == 1 and not pods):
+        return None
+    what = f"{kind.kind} {service.name} "
+    what += f"has {pods} pods and is left as it is" if pods else "is not made"
+    remedy = "Install LeaderWorkerSet and set groups.enabled of the operator's chart"
+    remedy += ", also to move to one node." if pods else ", or set spec.parallelism.nodes to 1."
+    return Obstacle(Reason.ADMISSION_REFUSED, f"{what}: {kind.full_name} cannot be listed.", remedy=remedy)
+
+
 def applies(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Iterator[Apply]:
     """Children that differ from what is desired."""
     for child in children:
@@ -315,8 +377,11 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
 
 def undesired_children(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:
     """Children of CHILD_KINDS that are no longer desired, whatever revision runs."""
+    has_groups = any(pod.group for pod in observed.pods)
     for child in CHILD_KINDS:
         live = observed.child(child.kind, service.name)
+        if child.resource is NETWORK_POLICY and has_groups:  # it protects them until the last one has ended
+            continue
         if live is not None and BUILDERS[child.kind](service, settings) is None and _may_prune(live, service):
             yield Prune(live.kind, live.name, live.uid, child.prune_reason)
 

@@ -44,6 +44,15 @@ class UpdatePermission:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupTurn:
+    """Whether this service may let the pods of a replica look for nodes: one service at a time does."""
+
+    is_own: bool
+    are_others_placing: bool = False
+    """Pods of another service's replica look for nodes for so long that the turn went on."""
+
+
+@dataclass(frozen=True, slots=True)
 class GPUsQuery:
     """GPUs of an extended resource on nodes with these labels."""
 
@@ -94,6 +103,7 @@ class Requirements:
     """The parts of `Inputs` that a decision needs and that have to be read first, by their names there."""
 
     update_permission: bool = False
+    group_turn: bool = False
     sibling_model: str | None = None
     """Inspection key of a model that another service may have inspected."""
     reading: str | None = None
@@ -153,6 +163,8 @@ class Inputs:
     """Parts of the operator that raise exceptions for this service; empty: none."""
     update_permission: Part[UpdatePermission] | None = None
     """Whether a requested update may start."""
+    group_turn: Part[GroupTurn] | None = None
+    """Whether pods of a group may look for nodes. The room for them is read afterwards."""
     sibling_model: Part[Json] | None = None
     """status.model of another service with the same model; empty if there is none."""
     reading: Part[ConfigReading] | None = None
@@ -275,6 +287,14 @@ class DeletionCost:
     cost: int
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Take GROUP_GATE, the only gate that is left, from the pod with this uid."""
+
+    pod: str
+    uid: str
+
+
 class Update(Enum):
     WAITS = "waits"
     RUNNING = "under way"
@@ -329,6 +349,9 @@ class Decision:
     adopt: tuple[Adopt, ...] = ()
     deletion_costs: tuple[DeletionCost, ...] = ()
     """Written only with an apply of the workload, right before it."""
+    release: tuple[Release, ...] = ()
+    is_placing: bool = False
+    """Pods of a group look for nodes, or will once `release` is done."""
     apply: tuple[Apply, ...] = ()
     prune: tuple[Prune, ...] = ()
     status: Json | None = None
@@ -356,12 +379,13 @@ class Decision:
 
     @property
     def has_work(self) -> bool:
-        """Whether a child is to be written."""
-        return bool(self.adopt or self.apply or self.prune)
+        """Whether a child or a pod is to be written."""
+        return bool(self.adopt or self.apply or self.prune or self.release)
 
     @property
     def routes(self) -> Self:
-        """The decision with only those writes that direct requests to the activators or away from them.
+        """The decision with only those writes that direct requests to the activators or away from them, or let pods
+        look for nodes.
 
         They depend on the listed pods and not on the other writes, whose refusal must not stop them.
         """

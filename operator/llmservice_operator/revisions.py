@@ -528,6 +528,14 @@ def own_workload(service: LLMService, observed: Observed) -> WorkloadFacts | Non
     return live if live is not None and ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN) else None
 
 
+def rolled_workload(service: LLMService, observed: Observed, revision: str) -> WorkloadFacts | None:
+    """The own workload that has the template of a revision, which may not serve yet while replicas move between kinds;
+    else the one that serves."""
+    ours = (Ownership.OURS, Ownership.ORPHAN)
+    found = (each for each in observed.workloads if each.revision == revision and ownership(each, service) in ours)
+    return next(found, None) or own_workload(service, observed)
+
+
 @cached_by_service
 def _checked(service: LLMService, settings: Settings) -> tuple[Problem, ...]:
     version = vllm_version(service, settings)

@@ -27,7 +27,7 @@ def note(needed: int, product: str | None) -> str:
     """For unknown nodes: that no machine has enough GPUs; empty if one may."""
     if needed <= (most := most_per_node(product)):
         return ""
-    return f"One replica is one pod and needs a node with {needed} GPUs; such nodes usually have {most} at most."
+    return f"One pod needs a node with {needed} GPUs; such nodes usually have {most} at most (spec.parallelism.nodes)."
 
 
 # GPU products of gpus.tsv by node label: capability and memory.

@@ -40,7 +40,7 @@ class GPUDemand:
     """The spec's requirements of GPUs."""
 
     gpus: int
-    """On one node, for one replica."""
+    """Of one pod: of a replica, or of its share on one of several nodes."""
     resource: str
     products: tuple[str, ...] = ()
     """Acceptable ones, in order of preference; empty: all."""
@@ -294,13 +294,14 @@ def _of_too_few_devices(
 
 
 def _too_many(demand: GPUDemand, offered: Sequence[Offer]) -> str:
-    """All GPUs of a replica are in one pod, and so on one node, including pipeline stages."""
+    """All GPUs of a pod are on one node, including pipeline stages."""
     has = max((offer.per_node for offer in offered), default=0)
     most = max(has, gpus.USUAL_PER_NODE)
     return (
-        f"one replica needs {demand.gpus} x {demand.resource} on one node; the largest here has {has}, and such "
-        f"machines have {gpus.USUAL_PER_NODE} as a rule. Lower the product of the sizes in spec.parallelism to {most} "
-        "or less, and hold the weights in fewer bits or choose GPUs with more memory."
+        f"one pod needs {demand.gpus} x {demand.resource} on one node; the largest here has {has}, and such "
+        f"machines have {gpus.USUAL_PER_NODE} as a rule. Spread a replica over several nodes (spec.parallelism.nodes); "
+        f"or lower the product of the sizes in spec.parallelism to {most} a node or less, and hold the weights in "
+        "fewer bits or choose GPUs with more memory."
     )
 
 

@@ -23,8 +23,16 @@ INSPECT_CONTAINER = "inspect"
 FETCH_CONTAINER = "fetch"
 HTTP_PORT = 8000
 HTTP_PORT_NAME = "http"
+LEADER_PORT_NAME = "leader-http"
+"""The same port in pods of groups, of which only leaders answer: a Service of replicas of one pod, which selects all
+pods of the LLMService while they move to several nodes, finds no port in these."""
 STATE_PORT = 8081
 STATE_PORT_NAME = "state"
+GROUP_PORT_NAME = "group"
+GROUP_PORT = 8083
+"""Where the leader of a group hears the supervisors of the other pods."""
+MASTER_PORT = 29501
+"""Where vLLM's processes of a group find each other."""
 STARTUP_PATH = "/startupz"
 READY_PATH = "/readyz"
 LIVE_PATH = "/livez"
@@ -87,6 +95,12 @@ START_SECONDS_ENV = "LLMSERVICE_START_SECONDS"
 STALL_SECONDS_ENV = "LLMSERVICE_STALL_SECONDS"
 HANG_UNREADY_SECONDS_ENV = "LLMSERVICE_HANG_UNREADY_SECONDS"
 HANG_RESTART_SECONDS_ENV = "LLMSERVICE_HANG_RESTART_SECONDS"
+# Of a pod in a group: the first three are LeaderWorkerSet's own.
+GROUP_RANK_ENV = "LWS_WORKER_INDEX"
+GROUP_LEADER_ENV = "LWS_LEADER_ADDRESS"
+GROUP_TOKEN_ENV = "LLMSERVICE_GROUP_TOKEN"
+POD_NAME_ENV = "LLMSERVICE_POD_NAME"
+NODE_NAME_ENV = "LLMSERVICE_NODE_NAME"
 API_KEY_ENV = "VLLM_API_KEY"
 HF_TOKEN_ENV = "HF_TOKEN"
 
@@ -326,6 +340,55 @@ class Measured(Document):
     """Why it is unused, and what to do."""
 
 
+MAX_NODES = 64
+"""Pods of a group."""
+_NAME = Field(longest=253)
+
+
+@dataclass(frozen=True)
+class Cause(Document):
+    """Why the pods of a group ended vLLM: the failure of the member on which it happened."""
+
+    rank: Annotated[int, Field(most=MAX_NODES - 1)]
+    pod: Annotated[str, _NAME]
+    node: Annotated[str, _NAME]
+    failure: Failure
+    lost_requests: int = 0
+    """Requests in flight when it was noticed."""
+
+
+@dataclass(frozen=True)
+class MemberState(Document):
+    """One pod of a group, as its leader knows it."""
+
+    rank: Annotated[int, Field(most=MAX_NODES - 1)]
+    step: str
+    """A word of group.protocol.Step; a later version may have more."""
+    pod: Annotated[str, _NAME] = ""
+    node: Annotated[str, _NAME] = ""
+    progress: Annotated[str, Field(longest=MAX_TEXT, is_prose=True)] = ""
+    silent_seconds: Annotated[float, Field(written=lambda seconds: round(seconds, 1))] = 0.0
+    """Since it was last heard of."""
+
+
+@dataclass(frozen=True)
+class GroupState(Document):
+    """A replica over several pods, as its leader knows it."""
+
+    size: Annotated[int, Field(least=2, most=MAX_NODES)]
+    incarnation: int
+    members: Annotated[tuple[MemberState, ...], Field(items=MAX_NODES)] = ()
+    """By rank; one that was never heard of is left out."""
+    cause: Annotated[Cause | None, Field(forgives=Refused)] = None
+    """Of the last failure; None once the group has become ready again."""
+    restarts: int = 0
+    """Within the last hour."""
+    waits_seconds: Annotated[float | None, Field(written=round)] = None
+    """Of the back-off that are left."""
+    is_exhausted: bool = False
+    """Its restarts are used up: it starts no more until its pods are replaced."""
+
+
 @dataclass(frozen=True)
 class State(Document):
     """The body of GET /state."""
@@ -353,6 +416,8 @@ class State(Document):
     unprobed: Annotated[bool, Field(unwritten=(False,))] = False
     """Ready, and no probe of the kubelet has arrived for three of its periods."""
     failure: Annotated[Failure | None, Field(forgives=Refused)] = None
+    group: Annotated[GroupState | None, Field(forgives=Refused)] = None
+    """Told by the leader of a group."""
 
     def to_json(self) -> str:
         """One line of JSON."""

@@ -21,7 +21,7 @@ import pytest
 from llmservice_runtime.contract import HTTP_PORT, REQUESTS_BEGUN, REQUESTS_IN_FLIGHT, STATE_PORT
 
 from benchmarks.scale.process import kubeconfig
-from localcluster import builds, keda, scaler
+from localcluster import builds, keda, scaler, upstream
 from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
@@ -84,8 +84,8 @@ def activator(
 ) -> Iterator[Activator]:
     """The only one: a simulated pod of the chart's, and a process of this machine in its place."""
     store = builds.Store(cache_root(os.environ, Path.home()))
-    source = builds.module_folder(store, Group.KEDA, keda.MODULE, os.environ, Progress())
-    kinds = [each for each in keda.manifests(cluster.paths, source) if each["kind"] == "CustomResourceDefinition"]
+    source = builds.module_folder(store, Group.KEDA, keda.KEDA.module, os.environ, Progress())
+    kinds = [each for each in upstream.manifests(cluster.paths, source) if each["kind"] == "CustomResourceDefinition"]
     for each in ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": scaler.KEDA_NAMESPACE}}, *kinds):
         cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(each))
     folder = tmp_path_factory.mktemp("activator")

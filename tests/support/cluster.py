@@ -42,6 +42,8 @@ COLLECTIONS: Mapping[str, str] = {
     "leases": "/apis/coordination.k8s.io/v1",
     "resourcequotas": "/api/v1",
     "scaledobjects": "/apis/keda.sh/v1alpha1",
+    "networkpolicies": "/apis/networking.k8s.io/v1",
+    "leaderworkersets": "/apis/leaderworkerset.x-k8s.io/v1",
 }
 
 

@@ -16,6 +16,7 @@ from llmservice_api.holding import Activators, HoldingReport, PortClaim
 from llmservice_api.service import LLMService
 from llmservice_operator.decision import (
     Decision,
+    GroupTurn,
     Inputs,
     Part,
     Requirements,
@@ -38,6 +39,8 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed, Refusal, Report
 from llmservice_operator.service.decide import decide
 from llmservice_operator.workload.deployment import DeploymentFacts
+from llmservice_operator.workload.kinds import workloads_of
+from llmservice_operator.workload.leaderworkerset import LeaderWorkerSetFacts
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.model import reading
 from llmservice_planner.model.reading import ConfigReading
@@ -57,7 +60,16 @@ QWEN_7B |= {"vocab_size": 152064, "intermediate_size": 18944, "max_position_embe
 FIXTURES = Path(__file__).parent / "fixtures"
 
 FACTS: Mapping[str, type[ChildFacts]] = {
-    cls.kind: cls for cls in (ServiceFacts, DeploymentFacts, ClaimFacts, JobFacts, RevisionFacts, HoldingSliceFacts)
+    cls.kind: cls
+    for cls in (
+        ServiceFacts,
+        DeploymentFacts,
+        LeaderWorkerSetFacts,
+        ClaimFacts,
+        JobFacts,
+        RevisionFacts,
+        HoldingSliceFacts,
+    )
 } | {child.kind: facts_of(child.kind) for child in CHILD_KINDS}
 
 
@@ -99,6 +111,7 @@ def of_another(pod: Json) -> Json:
 
 
 GRANTED = UpdatePermission(is_granted=True)
+OWN_TURN = GroupTurn(is_own=True)
 ALLOTTED = PortClaim(20_000)
 
 
@@ -149,6 +162,7 @@ class World:
     """Seconds between the first and the last time in a row that an activator reported that it cannot hold."""
     update_permission: UpdatePermission = GRANTED
     """Whether an update that is asked for may begin."""
+    group_turn: GroupTurn = OWN_TURN
     ongoing_rollout: tuple[str, str] | None = None
     """What the decision before this one said of the rollout that it began."""
     settings: Settings = SETTINGS
@@ -166,7 +180,7 @@ class World:
                 by_kind[kind].append(FACTS[kind].from_object(child))
         only = {kind: (facts[0] if facts else None) for kind, facts in by_kind.items()}
         return Observed(
-            workload=only["Deployment"],
+            workloads=workloads_of({kind: {each.name: each for each in found} for kind, found in by_kind.items()}, "x"),
             service=only["Service"],
             claims=tuple(by_kind["PersistentVolumeClaim"]),
             slices=tuple(by_kind["EndpointSlice"]),
@@ -211,6 +225,8 @@ class World:
                 read["pod_events"] = PodEvents.of({pod: self.events.get(pod, []) for pod in needed.pod_events})
             if needed.reading is not None:
                 read["reading"] = ConfigReading(needed.reading, reading.read(needed.reading))
+            if needed.group_turn:
+                read["group_turn"] = self.group_turn
             if needed.update_permission:
                 read["update_permission"] = self.update_permission
             if needed.in_flight:

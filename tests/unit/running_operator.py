@@ -11,7 +11,7 @@ import aiohttp
 from kubeloop.credentials import Credentials, Token
 from kubeloop.resources import LEASE
 from kubeloop.transport import Transport
-from llmservice_api.constants import LLMSERVICE
+from llmservice_api.constants import LEADER_WORKER_SET, LLMSERVICE
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.options import Options
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
@@ -21,6 +21,9 @@ from tests.support.http_servers import application
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer, llmservice
+
+UNWATCHED = frozenset({LEADER_WORKER_SET.kind})
+"""Hidden everywhere: groups are not enabled."""
 
 
 class Running:
@@ -67,7 +70,7 @@ class Running:
 
     async def hides(self, namespace: str, *kinds: str) -> None:
         """The kinds that services of this namespace are reconciled without."""
-        await self.eventually(lambda: self.operator._ctx.hidden(namespace) == set(kinds))
+        await self.eventually(lambda: self.operator._ctx.hidden(namespace) - UNWATCHED == set(kinds))
 
     @staticmethod
     async def eventually(condition: Callable[[], bool]) -> None:

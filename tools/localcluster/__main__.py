@@ -40,6 +40,7 @@ DELEGATED = {
     "node": ("localcluster.secondnode", "Add or remove a second real node."),
     "oldest": ("localcluster.controlplane", "Run a command beside a control plane of the oldest Kubernetes."),
     "keda": ("localcluster.keda", "Install KEDA in the running cluster, or remove it."),
+    "lws": ("localcluster.lws", "Install LeaderWorkerSet in the running cluster, or remove it."),
     "prometheus": ("localcluster.prometheus", "Install the Prometheus operator and a Prometheus, or remove them."),
     "demo": ("localcluster.demo", "From nothing to an answered chat completion."),
 }

@@ -29,6 +29,7 @@ _OWN_FOLDERS = {
     **dict.fromkeys((Group.RELEASE, Group.CRANE, Group.REGISTRY, Group.WORKFLOWS), GO_FOLDER.with_name("go-release")),
     Group.FETCH: GO_FOLDER.with_name("go-fetch"),
     Group.KEDA: GO_FOLDER.with_name("go-keda"),
+    Group.LWS: GO_FOLDER.with_name("go-lws"),
     Group.FLUX: GO_FOLDER.with_name("go-flux"),
     Group.PROMETHEUS: GO_FOLDER.with_name("go-prometheus"),
     Group.PROMETHEUS_OPERATOR: GO_FOLDER.with_name("go-prometheus-operator"),

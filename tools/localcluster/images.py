@@ -105,6 +105,13 @@ KEDA = Image(
     ("tools/localcluster/go-keda/go.mod", "tools/localcluster/go-keda/go.sum"),
     programs=Group.KEDA,
 )
+LWS = Image(
+    "lws",
+    "registry.local/lws:dev",
+    "tools/localcluster/go-lws/Dockerfile",
+    ("tools/localcluster/go-lws/go.mod", "tools/localcluster/go-lws/go.sum"),
+    programs=Group.LWS,
+)
 PROMETHEUS = Image(
     "prometheus",
     "registry.local/prometheus:dev",
@@ -121,7 +128,7 @@ PROMETHEUS_OPERATOR = Image(
 )
 # The small ones first: the control plane's pods wait for pause, and dropping vLLM's build cache drops all of it.
 IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR, STAND_IN)
-ON_REQUEST: tuple[Image, ...] = (KEDA, PROMETHEUS, PROMETHEUS_OPERATOR)
+ON_REQUEST: tuple[Image, ...] = (KEDA, LWS, PROMETHEUS, PROMETHEUS_OPERATOR)
 """Built only when named: their programs take minutes to compile, and few tests need them."""
 
 

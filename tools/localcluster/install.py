@@ -65,6 +65,7 @@ def install(
     operator_image: str = OPERATOR_IMAGE,
     cpu_image: str = CPU_IMAGE,
     autoscaling: bool = False,
+    groups: bool = False,
 ) -> None:
     """Installs or upgrades the release and waits until its pods are ready.
 
@@ -76,6 +77,7 @@ def install(
     typed = {
         "services.surgeDeadlineSeconds": str(SURGE_DEADLINE_SECONDS),
         "autoscaling.enabled": str(autoscaling).lower(),
+        "groups.enabled": str(groups).lower(),
         # Models share the machine with it: with the chart's request one model may starve it.
         "resources.requests.cpu": "300m",
     }
@@ -117,10 +119,11 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
         action="store_true",
         help="with the scaler that KEDA asks, and certificates for both; without this option it is removed again",
     )
+    parser.add_argument("--groups", action="store_true", help="with replicas over several nodes, by LeaderWorkerSet")
     chosen = parser.parse_args(argv)
     from localcluster import secondnode  # only here: it knows the images by their names in this module
 
     if secondnode.is_added(paths):
         secondnode.copy_images(paths)
-    install(local_target(paths, environment), progress, autoscaling=chosen.autoscaling)
+    install(local_target(paths, environment), progress, autoscaling=chosen.autoscaling, groups=chosen.groups)
     return 0

@@ -56,6 +56,8 @@ class Group(StrEnum):
     FETCH = "fetch"
     # KEDA's three programs, for the tests of autoscaling: in an image.
     KEDA = "keda"
+    # LeaderWorkerSet's controller, for the tests of replicas over several nodes: in an image.
+    LWS = "lws"
     # Flux's controllers of sources and of Kustomizations, for the tests of GitOps: processes of this machine.
     FLUX = "flux"
     # A real Prometheus and promtool, for the tests of rules, dashboards and metrics pages.
@@ -160,6 +162,7 @@ PROGRAMS: tuple[Program, ...] = (
     _keda("keda", "operator"),
     _keda("keda-adapter", "adapter"),
     _keda("keda-admission-webhooks", "webhooks"),
+    Program("lws-manager", "sigs.k8s.io/lws/cmd", Group.LWS),
     Program("source-controller", "github.com/fluxcd/source-controller", Group.FLUX),
     Program("kustomize-controller", "github.com/fluxcd/kustomize-controller", Group.FLUX),
     _prometheus("prometheus"),

@@ -32,7 +32,8 @@ Only the garbage collector deletes Deployments and Services, through their owner
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create, patch, delete]
-# Patched is one annotation, before replicas are removed: which pods go first. admissionPolicies.operator allows no more.
+# Patched is one annotation, before replicas are removed: which pods go first; with groups.enabled also the scheduling
+# gate of pods of a group, which goes. admissionPolicies.operator allows no more.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, patch]
@@ -50,6 +51,15 @@ Only the garbage collector deletes Deployments and Services, through their owner
 - apiGroups: [""]
   resources: [events]
   verbs: [create, list]
+{{- if .Values.groups.enabled }}
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, watch, create, patch]
+# NAME, which keeps what the pods of a replica tell each other to themselves.
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 {{- if .Values.autoscaling.enabled }}
 # On OpenShift a slice with addresses of pods is refused without this right; elsewhere nothing asks for it.
 - apiGroups: [discovery.k8s.io]

@@ -24,6 +24,15 @@ services:
   {{- if not (hasKey .Values.services "runAsUser") }}
   runAsUser: null
   {{- end }}
+  {{- if .Values.groups.enabled }}
+  hasGroups: true
+  {{- if not .Values.groups.networkPolicy }}
+  hasGroupPolicy: false
+  {{- end }}
+  {{- if .Values.groups.nodeAutoscaler }}
+  hasNodeAutoscaler: true
+  {{- end }}
+  {{- end }}
   {{- if .Values.autoscaling.enabled }}
   scalerAddress: {{ include "llmservice.scalerAddress" . }}
   scalerAuthentication: {{ include "llmservice.scalerAuthentication" . }}

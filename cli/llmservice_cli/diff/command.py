@@ -13,7 +13,15 @@ from typing import Any
 from kubeloop import resources
 from kubeloop.errors import Forbidden, NotFound
 from kubeloop.resources import CONTROLLER_REVISION
-from llmservice_api.constants import BY_KIND, CHILD_KINDS, INSPECTS_LABEL, LLMSERVICE, SERVICE_LABEL, claim_names
+from llmservice_api.constants import (
+    BY_KIND,
+    CHILD_KINDS,
+    INSPECTS_LABEL,
+    LEADER_WORKER_SET,
+    LLMSERVICE,
+    SERVICE_LABEL,
+    claim_names,
+)
 from llmservice_api.errors import UnreadableObject
 from llmservice_operator.decision import Apply
 from llmservice_operator.observe.observed import PROJECTIONS, AppliedRecord, Observed
@@ -176,12 +184,11 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
 async def _not_served(kube: Api, namespace: str) -> frozenset[str]:
     """Optional kinds whose CRD is not installed, or that the user may not list."""
     found = set()
-    for child in CHILD_KINDS:
-        if child.is_optional:
-            try:
-                await kube.list_all(BY_KIND[child.kind], namespace, label_selector=SERVICE_LABEL)
-            except (Forbidden, NotFound):
-                found.add(child.kind)
+    for resource in (LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS if child.is_optional)):
+        try:
+            await kube.list_all(resource, namespace, label_selector=SERVICE_LABEL)
+        except (Forbidden, NotFound):
+            found.add(resource.kind)
     return frozenset(found)
 
 

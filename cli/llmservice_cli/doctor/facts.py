@@ -58,6 +58,7 @@ class Facts:
     rights: Mapping[Right, bool] = field(default_factory=dict)
     crd: Objects = ()
     keda_crd: Objects = ()
+    lws_crd: Objects = ()
     operators: Objects = ()
     operator_pods: Objects = ()
     activators: Objects = ()

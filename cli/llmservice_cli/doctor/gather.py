@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kubeloop.errors import KubeError, NotFound, Unauthorized, lacks_right
 from kubeloop.resources import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, LEASE, POD, RESOURCE_QUOTA, Resource
-from llmservice_api.constants import BY_KIND, CRD_NAME, LLMSERVICE, SERVICE_LABEL
+from llmservice_api.constants import BY_KIND, CRD_NAME, LEADER_WORKER_SET, LLMSERVICE, SERVICE_LABEL
 from llmservice_operator.options import version
 from llmservice_operator.readers.nodes import NODE
 
@@ -88,6 +88,7 @@ def singles(namespace: str) -> Mapping[str, tuple[Resource, str]]:
     return {
         "crd": (_CRD, CRD_NAME),
         "keda_crd": (_CRD, f"{SCALED_OBJECT.plural}.{SCALED_OBJECT.group}"),
+        "lws_crd": (_CRD, f"{LEADER_WORKER_SET.plural}.{LEADER_WORKER_SET.group}"),
         "namespaces": (_NAMESPACE, namespace),
     }
 

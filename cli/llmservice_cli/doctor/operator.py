@@ -25,6 +25,7 @@ CRD_VERSION = "llmservice.dev/crd-version"
 STALE_SECONDS = 30.0
 """A Lease is renewed every two seconds; a standby takes over after 10."""
 KEDA_CRD = "scaledobjects.keda.sh"
+LWS_CRD = "leaderworkersets.leaderworkerset.x-k8s.io"
 OLDEST_KEDA = (2, 21)
 _HEALTH = "health"
 """The port of /healthz and /readyz in the chart's Deployment."""
@@ -232,6 +233,34 @@ def keda(facts: Facts) -> Iterator[Finding]:
             yield warning(f"KEDA {found[0]}.{found[1]} is older than 2.21", "upgrade KEDA to 2.21 or later")
 
 
+def groups(facts: Facts) -> Iterator[Finding]:
+    wide = [name_of(each) for each in facts.services if _nodes(each) > 1]
+    is_enabled = any(each.has_groups for each in read_settings(facts))
+    if not (wide or is_enabled):
+        yield ok("not needed: groups are not enabled, and no service is spread over several nodes")
+        return
+    if not is_enabled:
+        yield problem(
+            f"these services are spread over several nodes, which is not enabled: {names(wide)}",
+            "install LeaderWorkerSet and set groups.enabled in the chart's values (docs/serving/several-nodes.md)",
+        )
+    if not facts.lws_crd:
+        yield problem(f"the CRD {LWS_CRD} is not installed", "install LeaderWorkerSet 0.9, or disable groups")
+        return
+    served = [each["name"] for each in facts.lws_crd[0]["spec"].get("versions") or () if each.get("served")]
+    if "v1" not in served:
+        yield problem(
+            f"{LWS_CRD} serves {names(served)} and not v1, which the operator writes", "install LeaderWorkerSet 0.9"
+        )
+    elif is_enabled:
+        yield ok(f"groups are enabled, and {LWS_CRD} serves v1")
+
+
+def _nodes(service: Json) -> int:
+    found = ((service.get("spec") or {}).get("parallelism") or {}).get("nodes")
+    return found if isinstance(found, int) else 1
+
+
 def _is_autoscaled(service: Json) -> bool:
     return bool(((service.get("spec") or {}).get("scaling") or {}).get("autoscaling"))
 
@@ -326,6 +355,13 @@ CHECKS = (
         "where autoscaling is enabled: ScaledObjects are served, KEDA runs and is 2.21 or later",
         ("settings", "activators", "keda_crd", "keda"),
         keda,
+        True,
+    ),
+    Check(
+        "LeaderWorkerSet",
+        "where a service is spread over several nodes: groups are enabled, and LeaderWorkerSets are served",
+        ("settings", "services", "lws_crd"),
+        groups,
         True,
     ),
 )

@@ -17,6 +17,7 @@ from llmservice_api.service import STATED_BY, LLMService, stated_by
 from llmservice_operator.behaviours.fit.model_facts import record_of
 from llmservice_operator.decision import (
     Decision,
+    GroupTurn,
     Inputs,
     Part,
     Requirements,
@@ -173,6 +174,8 @@ async def _decided(inputs: Inputs, source: ClusterReader) -> Decision:
 async def _read(needed: Requirements, source: ClusterReader) -> dict[str, Any]:
     """The parts that are needed next, by their names in `Inputs`."""
     values: dict[str, Any] = {}
+    if needed.group_turn:
+        values["group_turn"] = GroupTurn(is_own=True)
     if needed.update_permission:  # whose turn it is only the operator knows
         values["update_permission"] = UpdatePermission(is_granted=True)
     if needed.sibling_model is not None:

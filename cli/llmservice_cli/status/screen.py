@@ -67,6 +67,7 @@ def screen(snapshot: Snapshot, now: datetime, *, is_styled: bool) -> Iterator[Ro
         ("progress", _plain(progress_lines(status.get("progress")))),
         ("rollout", _plain(rollout_lines(service))),
         ("replicas by phase", phases),
+        ("replicas over several nodes", _plain(group_lines(status.get("groups")))),
         ("adapters", _plain(_adapters(status.get("adapters")))),
         ("what would fit", _plain(_fitting(service))),
         ("planned and measured", _plain(_compared(status))),
@@ -239,6 +240,22 @@ def progress_lines(progress: Json | None) -> Iterator[str]:
     yield f"pod {progress.get('pod', NO_VALUE)}: {', '.join(parts)}"
     if progress.get("message"):
         yield str(progress["message"])
+
+
+def group_lines(groups: Sequence[Json] | None) -> Iterator[str]:
+    """The pods of each replica by rank, and why vLLM last ended on all of them."""
+    if not groups:
+        return
+    rows = [
+        [str(group["name"]), str(member["rank"]), *(str(member.get(key, NO_VALUE)) for key in ("pod", "node", "step"))]
+        for group in groups
+        for member in group.get("members") or ()
+    ]
+    yield from table(["REPLICA", "RANK", "POD", "NODE", "STEP"], rows, right=frozenset({1}))
+    for group in groups:
+        if cause := group.get("cause"):
+            times = f"{group.get('restarts', 0)} restarts in the last hour; " if group.get("restarts") else ""
+            yield f"{group['name']}: {times}last end: {cause}"
 
 
 def _adapters(adapters: Sequence[Json] | None) -> Iterator[str]:

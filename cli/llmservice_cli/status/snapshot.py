@@ -280,6 +280,8 @@ def _moment(stamp: object) -> datetime:
 
 NOT_READY = "the pod is not ready"
 NOT_ASKED = "not asked"
+WORKER = "its leader answers requests"
+"""Of a pod of a replica over several nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +350,8 @@ async def _pods(kube: Api, namespace: str, name: str, *, is_live: bool) -> tuple
 async def _pod(kube: Api, facts: PodFacts, *, is_live: bool) -> Pod:
     if not is_live:
         return Pod(facts, NOT_ASKED)
+    if facts.rank:
+        return Pod(facts, WORKER)
     return Pod(facts, await _figures(kube, facts.namespace, facts.name) if facts.ready else NOT_READY)
 
 

@@ -78,12 +78,12 @@ def _of_quotas_before(service: LLMService) -> Finding | None:
 
 
 def _per_replica(service: LLMService, inputs: Inputs) -> Amounts | None:
-    """Resource requests of one pod; None without a workload."""
+    """Resource requests of one replica; None without a workload."""
     live = own_workload(service, inputs.observed)
     if live is None:
         return None
-    template = live.template()
-    return requests_of(template.get("spec") or {})
+    requests = requests_of(live.template().get("spec") or {})
+    return {name: each * live.nodes for name, each in requests.items()}
 
 
 def _stored(service: LLMService) -> Mapping[str, Any]:
@@ -189,7 +189,7 @@ def _changes(pods: tuple[PodFacts, ...], chosen: set[str]) -> Iterator[DeletionC
 def _surplus_replicas(service: LLMService, observed: Observed) -> int:
     """Ready replicas that the next scale-down ends; 0 where none or all of them go."""
     live, replicas = own_workload(service, observed), service.spec.scaling.replicas
-    if live is None or not 0 < replicas < live.spec_replicas:
+    if live is None or live.nodes > 1 or not 0 < replicas < live.spec_replicas:  # of groups the last ones go
         return 0
     ready, staying = len(_ready(observed)), [each for each in observed.replicas if not each.is_terminating]
     unready = len(staying) - ready

@@ -67,7 +67,7 @@ from llmservice_operator.manifests.meta import Owner
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import ASK_SECONDS, CONFIRM_SECONDS, SPREAD_SECONDS, Reports
 from llmservice_operator.observe.observed import Observed, Ownership, ownership
-from llmservice_operator.revisions import own_workload
+from llmservice_operator.revisions import own_workload, rolled_workload
 from llmservice_operator.workload.port import WorkloadFacts
 
 SELDOM_SECONDS, SELDOM_AFTER = 10.0, 60.0
@@ -390,7 +390,7 @@ def rollout_holding(inputs: Inputs, port: int | None, step: RolloutStep, label: 
     """By the second table; None: only the first applies. `port` is the service's at the
     activators, `label` the new revision."""
     stored, observed = inputs.stored, inputs.observed
-    live = None if stored is None else own_workload(stored, observed)
+    live = None if stored is None else rolled_workload(stored, observed, label)
     if stored is None or live is None or stored.spec.paused or not stored.spec.scaling.holds:
         return None
     replicas = stored.spec.scaling.replicas

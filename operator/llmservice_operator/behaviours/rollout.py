@@ -12,7 +12,7 @@ those that run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -38,7 +38,7 @@ from llmservice_operator.facts import scheduling
 from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.children import claim_holders
-from llmservice_operator.manifests.meta import Manifest
+from llmservice_operator.manifests.meta import Manifest, nodes_of
 from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
@@ -99,6 +99,26 @@ class Change:
         return sum(pod.deleting and bool(pod.node) for pod in self.inputs.observed.pods)
 
     @property
+    def left(self) -> WorkloadFacts | None:
+        """The workload of another kind that replicas move from, where their number of nodes changes from or to one: all
+        new replicas are made beside the old ones, or all old ones end first."""
+        is_set, there = nodes_of(self.template) > 1, self.inputs.observed.workloads
+        return next((each for each in there if (each.nodes > 1) is not is_set and each.spec_replicas), None)
+
+    @property
+    def made_beside(self) -> int:
+        """Replicas that a surge makes at once."""
+        return self.service.spec.scaling.replicas if self.left is not None else 1
+
+    def has_room(self, nodes: Iterable[NodeRoom], *, leaving: int = 0) -> bool:
+        """Whether these nodes have room for what a surge makes, `leaving` pods aside; the pods of a replica are on a
+        node each."""
+        size = nodes_of(self.template)
+        free = (fitting_on_separate_devices(node, self.requests, self.resource) for node in nodes)
+        places = sum(min(each, self.made_beside) for each in free) if size > 1 else sum(free)
+        return places + leaving >= size * self.made_beside
+
+    @property
     def is_last(self) -> bool:
         """Whether there is a single replica, whose replacement interrupts service."""
         return self.service.spec.scaling.replicas == 1
@@ -119,7 +139,7 @@ class Change:
 
     @property
     def old_requests(self) -> Amounts:
-        return requests_of(self.live.template().get("spec") or {})
+        return requests_of((self.left or self.live).template().get("spec") or {})
 
 
 def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep | Requirements:
@@ -128,6 +148,8 @@ def rollout_step(change: Change, *, may_choose: bool) -> RolloutStep | Requireme
     if change.live.revision == change.label:
         return _continued(change, strategy)
     if not _is_to_choose(change, may_choose=may_choose):
+        if strategy == "Replace" and change.left is not None:
+            return _reported_before(change) or _ended_first(change, "spec.rollout.strategy is Replace")
         return RolloutStep(strategy)
     return _without_room(change) or _by_room(change)
 
@@ -156,8 +178,8 @@ def _strategy(live: str | None) -> Strategy:
 
 def _without_room(change: Change) -> RolloutStep | None:
     """The first step where it does not depend on free resources."""
-    if _is_replace_reported(change):
-        return RolloutStep("Replace", str(change.previous["reason"]))  # the status has it already
+    if reported := _reported_before(change):
+        return reported
     if change.live.available == 0:
         # All at once: one by one, each would wait for the start of the one before.
         return RolloutStep("Recreate", "No replica answers, so there is none to keep while its successor starts.")
@@ -182,17 +204,13 @@ def _by_room(change: Change) -> RolloutStep | Requirements:
     if room.unknown is not None:
         return RolloutStep("Surge", _unknown(room.unknown, change.inputs.settings))
     nodes = list(nodes_for(room, change.pod_spec))
-    has_room = (
-        sum(fitting_on_separate_devices(node, change.requests, change.resource) for node in nodes)
-        + change.pods_on_leaving_nodes
-        > 0
-    )
+    has_room = change.has_room(nodes, leaving=change.pods_on_leaving_nodes)
     if has_room or _would_help(change, nodes):
         mounted_by = claim_holders(change.service)
         if mounted_by == "one pod" or (mounted_by == "one node" and len(nodes) > 1):
             return _replaced(change, f"The cache claim can be mounted by {mounted_by} at a time")
         if has_room:
-            return RolloutStep("Surge", "There is room for one more pod: a new one is ready before an old one goes.")
+            return RolloutStep("Surge", _with_room(change))
         return _replaced(change, f"No node has room for one more pod: {_shortage(change, nodes)}")
     if not nodes:
         return RolloutStep("Surge", "No node takes such a pod, so what serves is not given up for it.")
@@ -203,15 +221,33 @@ def _by_room(change: Change) -> RolloutStep | Requirements:
     )
 
 
+def _with_room(change: Change) -> str:
+    if change.left is not None:
+        return "There is room for all replicas on another number of nodes: they are ready before the old ones go."
+    return "There is room for one more pod: a new one is ready before an old one goes."
+
+
 def _replaced(change: Change, why: str) -> RolloutStep:
     """Replace one by one. For a single replica the status announces the interruption."""
+    if change.left is not None:
+        return _ended_first(change, why)
     if not change.is_last:
         return RolloutStep("Replace", f"{why}. One replica at a time is replaced.")
-    is_held = change.service.spec.scaling.holds and change.inputs.settings.activator_service is not None
-    what = "requests are held, if the activators can hold them" if is_held else "nothing answers"
-    gap = f"There is one replica: from its end until its successor is ready {what}."
+    gap = f"There is one replica: from its end until its successor is ready {_meanwhile(change)}."
     way_out = "spec.rollout.strategy Surge waits for room instead, and two replicas leave no gap."
     return RolloutStep("Replace", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_reported_first=True)
+
+
+def _ended_first(change: Change, why: str) -> RolloutStep:
+    """Replicas of one pod and of several are different objects, which cannot take turns."""
+    gap = f"All replicas end before those on another number of nodes start: until these are ready {_meanwhile(change)}."
+    way_out = "spec.rollout.strategy Surge waits for room instead."
+    return RolloutStep("Recreate", f"{why}. {gap} {way_out}", notice=Reason.GAP_EXPECTED, is_reported_first=True)
+
+
+def _meanwhile(change: Change) -> str:
+    is_held = change.service.spec.scaling.holds and change.inputs.settings.activator_service is not None
+    return "requests are held, if the activators can hold them" if is_held else "nothing answers"
 
 
 def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
@@ -229,13 +265,29 @@ def _shortage(change: Change, nodes: list[NodeRoom]) -> str:
 
 
 def _would_help(change: Change, nodes: list[NodeRoom]) -> bool:
-    """Whether the resources of one old pod, with those that are free beside it, are enough."""
+    """Whether the resources of one old replica, with those that are free beside it, are enough."""
+    if nodes_of(change.template) > 1 or change.left is not None:
+        replicas = [change.old] if change.left is not None else [each.pods for each in change.old_replicas]
+        return any(_has_room_without(change, nodes, pods) for pods in replicas)
     old = Counter(pod.node for pod in change.old if pod.node)
     return any(
         fitting(replace(node, used=minus(node.used, change.old_requests)), change.requests) > 0
         for node in nodes
         if old[node.name]
     )
+
+
+def _has_room_without(change: Change, nodes: list[NodeRoom], old: Sequence[PodFacts]) -> bool:
+    """Whether there is room for one new replica without these old pods."""
+    ended = Counter(pod.node for pod in old if pod.node)
+
+    def freed(node: NodeRoom) -> NodeRoom:
+        amounts = {name: each * ended[node.name] for name, each in change.old_requests.items()}
+        return replace(node, used=minus(node.used, amounts))
+
+    size = nodes_of(change.template)
+    places = (fitting(freed(node), change.requests) for node in nodes)
+    return sum(min(each, 1) if size > 1 else each for each in places) >= size
 
 
 def _continued(change: Change, strategy: Strategy) -> RolloutStep | Requirements:
@@ -248,8 +300,8 @@ def _continued(change: Change, strategy: Strategy) -> RolloutStep | Requirements
     if not _may_lack_room(change) or (since := _waiting_since(change)) is None:
         return step
     is_auto = change.service.spec.rollout.strategy == "Auto"
-    if is_auto and _is_replace_reported(change):
-        return RolloutStep("Replace", str(change.previous["reason"]))
+    if is_auto and (reported := _reported_before(change)):
+        return reported
     step = replace(step, obstacle=_waits(change))
     if not is_auto:
         return step
@@ -265,8 +317,12 @@ def _may_lack_room(change: Change) -> bool:
     return is_surge and not change.service.spec.paused and any(pod.ready for pod in change.old)
 
 
-def _is_replace_reported(change: Change) -> bool:
-    return change.previous.get("strategy") == "Replace" and bool(change.previous.get("reason"))
+def _reported_before(change: Change) -> RolloutStep | None:
+    """The step that ends an old replica first, where the status has it already."""
+    strategy, reason = change.previous.get("strategy"), str(change.previous.get("reason") or "")
+    if reason and strategy == "Recreate" and change.left is not None:
+        return RolloutStep("Recreate", reason)
+    return RolloutStep("Replace", reason) if reason and strategy == "Replace" else None
 
 
 def _replace_after_wait(change: Change, step: RolloutStep, waited: float) -> RolloutStep | Requirements:
@@ -279,22 +335,26 @@ def _replace_after_wait(change: Change, step: RolloutStep, waited: float) -> Rol
     limit = change.inputs.settings.surge_deadline_seconds
     is_gated = any(scheduling.are_gates(pod.unschedulable) for pod in _pods_without_node(change))
     found = "was held by Kueue's scheduling gate" if is_gated else "found no room"
-    why = f"A new pod {found} for {limit} s, so an old one goes first."
+    why = f"A new pod {found} for {limit} s"
     if held := _pods_without_gpu_memory(change):
-        why = "A new pod finds no memory on a GPU that pods share (time slicing), so an old one goes first."
+        why = "A new pod finds no memory on a GPU that pods share (time slicing)"
         is_of_use = _would_free_memory(change, room, held)
     elif room.unknown is not None:
         is_of_use = _is_room_enough(change)
     else:
         nodes = list(nodes_for(room, change.pod_spec))
         is_of_use = _would_help(change, nodes)
-        is_free_now = any(fitting_on_separate_devices(node, change.requests, change.resource) for node in nodes)
+        is_free_now = change.has_room(nodes)
         if is_free_now and waited < 2 * limit:  # the scheduler may be about to place it
             return replace(step, recheck_after=limit / 10)
     if not is_of_use:
         return replace(step, recheck_after=RECHECK_SECONDS)
+    if change.left is not None:
+        why = _ended_first(change, why).reason
+        return RolloutStep("Recreate", why, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)
     gap = " It is the only one: until its successor is ready nothing answers." if change.is_last else ""
-    return RolloutStep("Replace", why + gap, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)
+    why += f", so an old one goes first.{gap}"
+    return RolloutStep("Replace", why, notice=Reason.SURGE_FELL_BACK, is_reported_first=True)
 
 
 def _pods_without_gpu_memory(change: Change) -> tuple[PodFacts, ...]:

@@ -18,6 +18,7 @@ from llmservice_api.constants import (
     GROUP,
     MANAGED_BY_LABEL,
     OPERATOR,
+    RANK_LABEL,
     SERVICE_LABEL,
 )
 from llmservice_api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
@@ -100,11 +101,15 @@ class ServiceFacts(ChildFacts):
     kind: ClassVar[str] = "Service"
     adapters: str | None = None
     """Digest of the applied list of adapters; None: none was applied."""
+    selects_leaders: bool = False
+    """Requests go to the leaders of replicas over several nodes."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         return cls(
-            **common_of(obj, cls.content, known), adapters=own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION)
+            **common_of(obj, cls.content, known),
+            adapters=own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION),
+            selects_leaders=RANK_LABEL in ((obj.get("spec") or {}).get("selector") or {}),
         )
 
 

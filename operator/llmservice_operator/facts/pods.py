@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from llmservice_api.constants import DELETION_COST_ANNOTATION, REVISION_LABEL, SERVICE_LABEL, is_replica
+from llmservice_api.constants import (
+    DELETION_COST_ANNOTATION,
+    GROUP_GATE,
+    GROUP_INDEX_LABEL,
+    RANK_LABEL,
+    REVISION_LABEL,
+    SERVICE_LABEL,
+    is_replica,
+)
 from llmservice_planner.room import Amounts, requests_of
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import (
@@ -67,6 +75,12 @@ class PodFacts:
     owner_uid: str | None
     is_replica: bool
     """It belongs to the service's workload."""
+    group: str = ""
+    """The index of its group; empty for a pod that is a replica by itself."""
+    rank: int = 0
+    """Within its group."""
+    is_held: bool = False
+    """It has GROUP_GATE; other gates are among what makes it unschedulable."""
     queue: str
     """Kueue's queue in which it waits for quota or holds some; else empty."""
     phase: str
@@ -144,6 +158,9 @@ class PodFacts:
             revision=str(labels.get(REVISION_LABEL, "")),
             owner_uid=owner.uid if (owner := controller_of(metadata)) else None,
             is_replica=is_replica(metadata, str(labels.get(SERVICE_LABEL, ""))),
+            group=text_of(labels.get(GROUP_INDEX_LABEL)),
+            rank=_rank(labels.get(RANK_LABEL)),
+            is_held=GROUP_GATE in _gates(spec),
             queue=text_of(labels.get(_QUEUE_LABEL)),
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool(node),
@@ -177,6 +194,10 @@ class PodFacts:
             ended_at=_ended_at(status, conditions),
             cut=_cut(server),
         )
+
+
+def _rank(text: object) -> int:
+    return int(text) if isinstance(text, str) and len(text) <= 3 and text.isascii() and text.isdecimal() else 0
 
 
 def replicas(pods: Iterable[object]) -> Iterator[PodFacts]:
@@ -260,10 +281,12 @@ def _causes(scheduling: Json, spec: Json) -> tuple[str, ...]:
     if scheduling.get("status") != "False":
         return ()
     if scheduling.get("reason") == "SchedulingGated":
-        return tuple(
-            sorted(f"scheduling gate {text_of(gate.get('name'))}" for gate in spec.get("schedulingGates") or ())
-        )
+        return tuple(sorted(f"scheduling gate {name}" for name in _gates(spec) if name != GROUP_GATE))
     return normalize.unschedulable_causes(text_of(scheduling.get("message")))
+
+
+def _gates(spec: Json) -> list[str]:
+    return [text_of(gate.get("name")) for gate in spec.get("schedulingGates") or ()]
 
 
 def _containers(status: Json) -> Iterator[Json]:

@@ -180,4 +180,5 @@ def accelerator_request(effective: Mapping[str, Any]) -> AcceleratorRequest | No
     """Accelerators of a pod by the values in force; None on CPUs."""
     accelerator = effective.get("accelerator") or {}
     resource, count = accelerator.get("resourceName"), accelerator.get("count")
-    return AcceleratorRequest(str(resource), int(count)) if resource and count else None
+    nodes = (effective.get("parallelism") or {}).get("nodes") or 1
+    return AcceleratorRequest(str(resource), int(count) // int(nodes)) if resource and count else None

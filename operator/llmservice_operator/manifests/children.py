@@ -13,6 +13,7 @@ from llmservice_api.constants import (
     CHILD_KINDS,
     GROUP,
     KIND,
+    RANK_LABEL,
     cache_claim_name,
     start_cache_claim_name,
 )
@@ -23,9 +24,17 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import adapter_list
-from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT_NAME
+from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT, HTTP_PORT_NAME, LEADER_PORT_NAME, STATE_PORT
 
-from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name, labels, metadata, selector
+from llmservice_operator.manifests.meta import (
+    Manifest,
+    Owner,
+    adapters_config_name,
+    labels,
+    metadata,
+    selector,
+    serving_selector,
+)
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.manifests.sources import adapter_path
 
@@ -60,15 +69,15 @@ def adapters_config(llm: LLMService) -> Manifest:
     }
 
 
-def service(llm: LLMService) -> Manifest:
-    """A ClusterIP Service with the LLMService's name, the stable address of the replicas."""
+def service(llm: LLMService, nodes: int = 1) -> Manifest:
+    """A ClusterIP Service with the LLMService's name, the stable address of the replicas, each of so many nodes."""
     meta, listed = metadata(llm, llm.name), adapters_digest(llm)
     if listed is not None:
         meta["annotations"] = {ADAPTERS_ANNOTATION: listed}
     port = {
         "name": HTTP_PORT_NAME,
         "port": llm.spec.endpoint.port,
-        "targetPort": HTTP_PORT_NAME,
+        "targetPort": LEADER_PORT_NAME if nodes > 1 else HTTP_PORT_NAME,
         "protocol": "TCP",
         "appProtocol": "http",
     }
@@ -76,7 +85,7 @@ def service(llm: LLMService) -> Manifest:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": meta,
-        "spec": {"type": "ClusterIP", "selector": selector(llm), "ports": [port]},
+        "spec": {"type": "ClusterIP", "selector": serving_selector(llm, nodes), "ports": [port]},
     }
 
 
@@ -145,6 +154,34 @@ def disruption_budget(llm: LLMService, settings: Settings) -> Manifest | None:
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": selector(llm)},
+        },
+    }
+
+
+def group_policy(llm: LLMService, settings: Settings) -> Manifest | None:
+    """The NetworkPolicy of replicas over several nodes: what their pods tell each other is for them alone.
+
+    vLLM's ranks talk on ports that the system chooses, without authentication: to others all ports are closed but
+    those of clients, of probes and of declared sidecars. These it opens to everybody: policies of a namespace add up.
+    """
+    if llm.spec.parallelism.nodes == 1 or not (settings.has_groups and settings.has_group_policy):
+        return None
+    members = {"matchLabels": selector(llm), "matchExpressions": [{"key": RANK_LABEL, "operator": "Exists"}]}
+    declared = {
+        (port["containerPort"], port.get("protocol", "TCP"))
+        for container in llm.spec.pod_template.spec.init_containers
+        for port in container.get("ports") or ()
+    }
+    known = {(HTTP_PORT, "TCP"), (STATE_PORT, "TCP")}
+    ports = [{"port": port, "protocol": protocol} for port, protocol in sorted(known | declared)]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(llm, llm.name),
+        "spec": {
+            "podSelector": members,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": members}]}, {"ports": ports}],
         },
     }
 
@@ -293,7 +330,11 @@ def claim_manifest(llm: LLMService, claim: Claim) -> Manifest:
 
 Builder = Callable[[LLMService, Settings], Manifest | None]
 
-BUILDERS: Mapping[str, Builder] = {"PodDisruptionBudget": disruption_budget, "ScaledObject": scaled_object}
+BUILDERS: Mapping[str, Builder] = {
+    "PodDisruptionBudget": disruption_budget,
+    "NetworkPolicy": group_policy,
+    "ScaledObject": scaled_object,
+}
 """By kind, those in `llmservice_api/constants.py`."""
 
 

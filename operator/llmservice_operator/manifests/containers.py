@@ -4,6 +4,7 @@ inspects a model.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import contract
 
 from llmservice_operator.manifests.meta import adapters_config_name
+from llmservice_operator.manifests.revision import revision_key
 from llmservice_operator.manifests.server import CHAT_TEMPLATE_FILE, cpu_kv_cache_gib, shared_memory_gib
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.manifests.sources import Store, needs_models_volume, places
@@ -26,6 +28,8 @@ EnvVar = dict[str, Any]
 _PREFIXES = (*(prefix for access in ACCESSES for prefix in access.prefixes), "SSL_CERT_")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 CA_DIR = "/llmservice/ca"
+STEP_SECONDS = 60
+"""Of a group, for one step of the model."""
 
 # Separate from the server: libraries read servers and credentials from files in these folders.
 _SCRATCH = {
@@ -45,7 +49,21 @@ def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
     """
     ours = _paths(llm) | _network(settings) | _engine(llm, settings)
     secrets = _secrets(llm.spec.model, {"hf"} if _needs_hub(llm.spec) else ())
-    return _merged(ours, secrets, llm.spec.runtime.env)
+    return _merged(ours, [*_of_group(llm), *secrets], llm.spec.runtime.env)
+
+
+def _of_group(llm: LLMService) -> Iterator[EnvVar]:
+    """What a pod of a group tells of itself, and the token by which its members know each other."""
+    if llm.spec.parallelism.nodes == 1:
+        return
+    yield {"name": contract.GROUP_TOKEN_ENV, "value": group_token(llm)}
+    for variable, path in ((contract.POD_NAME_ENV, "metadata.name"), (contract.NODE_NAME_ENV, "spec.nodeName")):
+        yield {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def group_token(llm: LLMService) -> str:
+    """The same for all pods of a revision. Whoever may read the LLMService or its pods can know it."""
+    return hashlib.sha256(f"{llm.uid}/{revision_key(llm.spec)}".encode()).hexdigest()
 
 
 def transfer_environment(llm: LLMService, settings: Settings, schemes: Collection[str] = FETCHED) -> list[EnvVar]:
@@ -177,6 +195,9 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if llm.spec.runtime.sleep_mode:
         variables["VLLM_SERVER_DEV_MODE"] = "1"
+    if llm.spec.parallelism.nodes > 1:
+        # vLLM's own limit is 300 s, for which a stream would hang after the network was cut.
+        variables["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] = str(llm.spec.parallelism.step_timeout_seconds or STEP_SECONDS)
     if llm.spec.accelerator.type != "cpu":
         return variables
     # On CPUs vLLM 0.32 cannot read the code that it saves, so that each start would compile again; without saving, the

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any, Protocol
 
-from llmservice_api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, SERVICE_LABEL
+from llmservice_api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, RANK_LABEL, SERVICE_LABEL
 from llmservice_api.service import LLMService
 
 from llmservice_operator.manifests.settings import Settings
@@ -30,6 +30,22 @@ class Owner(Protocol):
 def selector(service: LLMService) -> dict[str, str]:
     """Labels that select a service's pods. A Deployment's selector is immutable, so there is one label only."""
     return {SERVICE_LABEL: service.name}
+
+
+def serving_selector(service: LLMService, nodes: int) -> dict[str, str]:
+    """Labels of the pods that answer requests: of a group over several nodes its leader only."""
+    return selector(service) | ({RANK_LABEL: "0"} if nodes > 1 else {})
+
+
+def nodes_of(template: Manifest) -> int:
+    """Nodes of one replica, by the pod template: a record of a revision has no spec."""
+    containers = (template.get("spec") or {}).get("containers") or ()
+    words = (word for container in containers for word in container.get("args") or ())
+    found = next((word for word in words if str(word).startswith(_NODES)), f"{_NODES}1")
+    return int(found.removeprefix(_NODES))
+
+
+_NODES = "--nodes="
 
 
 def labels(service: Owner) -> dict[str, str]:

@@ -155,10 +155,7 @@ def _server(
         "command": list(contract.SERVE_COMMAND),
         "args": [*serve_options(llm, settings, chosen).to_args(), "--", *flags],
         "env": environment(llm, settings),
-        "ports": [
-            {"name": contract.HTTP_PORT_NAME, "containerPort": contract.HTTP_PORT, "protocol": "TCP"},
-            {"name": contract.STATE_PORT_NAME, "containerPort": contract.STATE_PORT, "protocol": "TCP"},
-        ],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(llm).items()],
         "resources": server_resources(llm, settings, host_memory_gib),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],
@@ -173,6 +170,13 @@ def _server(
     if runtime.image_pull_policy is not None:
         container["imagePullPolicy"] = runtime.image_pull_policy
     return container
+
+
+def _ports(llm: LLMService) -> dict[str, int]:
+    is_group = llm.spec.parallelism.nodes > 1
+    group = {contract.GROUP_PORT_NAME: contract.GROUP_PORT} if is_group else {}
+    http = contract.LEADER_PORT_NAME if is_group else contract.HTTP_PORT_NAME
+    return {http: contract.HTTP_PORT, contract.STATE_PORT_NAME: contract.STATE_PORT, **group}
 
 
 def _probe(path: str, period: int, failures: int) -> Manifest:
@@ -337,7 +341,7 @@ def effective(llm: LLMService, template: Manifest, chosen: RevisionChoices = NO_
         ),
         "precision": in_force(spec.precision)
         | _known(dtype=spec.precision.compute_dtype, quantization=spec.precision.method),
-        "parallelism": in_force(spec.parallelism),
+        "parallelism": _of_one_node(in_force(spec.parallelism)),
         "batching": _batching(llm, runs, chosen),
         "attention": in_force(spec.attention),
         "compilation": _compilation(spec.compilation),
@@ -421,6 +425,11 @@ def _devices(llm: LLMService, chosen: RevisionChoices) -> tuple[Device, ...]:
     products = llm.spec.accelerator.products or () if chosen.gpu is None else (chosen.gpu,)
     devices = [catalogue.device(product) or catalogue.device(product, stated) for product in products]
     return tuple(device for device in devices if device is not None) if None not in devices else ()
+
+
+def _of_one_node(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Without the number of nodes where it is one: no stored status changes by an upgrade."""
+    return {name: value for name, value in sizes.items() if (name, value) != ("nodes", 1)}
 
 
 def _accelerator(llm: LLMService) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def _media_domains(spec: LLMServiceSpec) -> tuple[str, ...] | None:
 def serve_options(llm: LLMService, settings: Settings, chosen: RevisionChoices = NO_CHOICES) -> ServeOptions:
     """Options of the supervisor."""
     start = chosen.start or {}
-    extension = llm.spec.context_extension
+    extension, is_group = llm.spec.context_extension, llm.spec.parallelism.nodes > 1
     return ServeOptions(
         accelerator=llm.spec.accelerator.type,
         expected_version=vllm_version(llm, settings),
@@ -163,11 +163,12 @@ def serve_options(llm: LLMService, settings: Settings, chosen: RevisionChoices =
         start_seconds=start.get("budgetSeconds", START_SECONDS),
         usual_seconds=start.get("usualSeconds", 0),
         start_cache=ServeOptions.start_cache if llm.spec.start_cache is None else START_CACHE_DIR,
-        revision_key="" if llm.spec.start_cache is None else revision_key(llm.spec),
+        revision_key="" if llm.spec.start_cache is None and not is_group else revision_key(llm.spec),
         fetch=tuple(f"{name}={uri}" for name, uri in fetched(llm.spec).items()),
         context_extension=None if extension is None else extension.argument,
         adapters_file=adapters_file(llm.spec),
         api_keys_file=None if llm.spec.endpoint.api_key_secret_ref is None else API_KEYS_FILE,
+        nodes=llm.spec.parallelism.nodes,
         keep_variable=tuple(variable["name"] for variable in llm.spec.runtime.env if is_credential(variable["name"])),
     )
 
@@ -219,7 +220,7 @@ def shared_memory_gib(llm: LLMService, settings: Settings) -> int:
     needs 160 MiB at least. vLLM keeps offloaded KV cache there, in a file that all ranks map.
     """
     offloaded = offloaded_gib(llm)
-    if llm.spec.parallelism.accelerators > 1:
+    if llm.spec.parallelism.accelerators_of_node > 1:
         return settings.shared_memory_gib + offloaded
     return offloaded + (1 if llm.spec.accelerator.type == "cpu" or offloaded else 0)
 
@@ -241,12 +242,12 @@ def server_resources(llm: LLMService, settings: Settings, host_memory_gib: int =
     _add_shared_memory(requests, limits, shared_memory_gib(llm, settings))
     resource = accelerator_resource(llm)
     if resource is not None:
-        limits[resource] = str(llm.spec.parallelism.accelerators)
+        limits[resource] = str(llm.spec.parallelism.accelerators_of_node)
     return {"requests": requests} | ({"limits": limits} if limits else {})
 
 
 def _default_requests(llm: LLMService, settings: Settings, host_memory_gib: int) -> dict[str, str]:
-    gpus = llm.spec.parallelism.accelerators
+    gpus = llm.spec.parallelism.accelerators_of_node
     if llm.spec.accelerator.type == "cpu":
         memory = settings.cpu_only_memory_gib * gpus + cpu_kv_cache_gib(llm, settings) - settings.cpu_kv_cache_gib
         return {"cpu": settings.cpu_only_cpu, "memory": f"{memory}Gi"}

@@ -65,6 +65,12 @@ class Settings:
     """host:port of the scaler for KEDA; None: autoscaling is off."""
     scaler_authentication: str | None = None
     """The ClusterTriggerAuthentication with which KEDA authenticates to the scaler."""
+    has_groups: bool = False
+    """Whether replicas over several nodes are allowed: LeaderWorkerSets are then watched, and need a right."""
+    has_group_policy: bool = True
+    """Whether replicas over several nodes get a NetworkPolicy."""
+    has_node_autoscaler: bool = False
+    """Whether pods of a group look for nodes without room for all of them, one group at a time, so that nodes come."""
 
     @property
     def activator_service(self) -> tuple[str, str] | None:
@@ -132,7 +138,10 @@ def _check_type(name: str, value: object, default: object) -> None:
     """InvalidSettings without the value of a collection: YAML aliases may expand to much more than the file."""
     if isinstance(value, _COLLECTIONS) and not isinstance(default, tuple):
         raise InvalidSettings(f"{_camel(name)}: a {type(value).__name__} is not a single value")
-    if isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise InvalidSettings(f"{_camel(name)}: {value!r} is neither true nor false")
+    elif isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):
         raise InvalidSettings(f"{_camel(name)}: {value!r} is not an integer")
 
 

@@ -16,7 +16,8 @@ from typing import Any, Self
 from llmservice_api.constants import CHILD_KINDS, HAS_OWN_CONDITION, MANAGED_BY_LABEL, claim_names
 from llmservice_api.errors import Problem, checked_reader
 from llmservice_api.reasons import Reason
-from llmservice_runtime.contract import STATE_PORT, AdapterState, Phase, State
+from llmservice_api.status import MOST_GROUPS
+from llmservice_runtime.contract import STATE_PORT, AdapterState, Cause, GroupState, MemberState, Phase, State
 
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import (
@@ -33,7 +34,7 @@ from llmservice_operator.facts.children import (
 from llmservice_operator.facts.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_operator.manifests.meta import Owner
-from llmservice_operator.workload.kinds import WORKLOADS, live_workload, replicas_of
+from llmservice_operator.workload.kinds import WORKLOADS, replicas_of, workloads_of
 from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 Json = Mapping[str, Any]
@@ -89,12 +90,16 @@ def asks(
 def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, adapters_digest: str | None) -> bool:
     if not pod.started or pod.was_ready:
         return True
+    if pod.rank and report is not None and report.state is not None and report.state.started:
+        return False  # its leader speaks for it
     if report is None or report.state is None:
         # It started before this process, or did not answer: poll it until it does, unless the status has its report.
         # The poller's pauses grow: on a busy node a pod may not answer during its whole start.
         return not is_measured or adapters_digest is not None
     if not report.state.started or report.state.hung:
         return True  # both change
+    if report.state.group is not None and not report.state.ready:
+        return True  # as it was before the pod was ready again
     is_settled = report.state.adapters_hash == adapters_digest and all(a.loaded for a in report.state.adapters)
     return adapters_digest is not None and not is_settled
 
@@ -148,6 +153,40 @@ def adapters_of(
     return [_adapter(name, [_adapter_state(name, digest, state) for state in states]) for name in names]
 
 
+def groups_of(pods: Sequence[PodFacts], reports: Reports, previous: Json) -> list[dict[str, Any]]:
+    """Each replica over several pods, of any revision, as its leader told it last."""
+    known = {group.get("name"): group for group in previous.get("groups") or ()}
+    found = []
+    leaders = (pod for pod in pods if pod.group and not pod.rank and pod.phase not in ("Failed", "Succeeded"))
+    for pod in sorted(leaders, key=lambda pod: pod.name)[:MOST_GROUPS]:
+        report = report_of(pod, reports)
+        state = report.state if report is not None else None
+        if state is not None and state.group is not None:
+            found.append(_group(pod, state.group))
+        elif pod.name in known and pod.started:  # its names are used again, by pods of which nothing is known yet
+            found.append(dict(known[pod.name]) | {"ready": pod.ready})
+    return found
+
+
+def _group(pod: PodFacts, state: GroupState) -> dict[str, Any]:
+    cause = {} if state.cause is None else {"cause": cause_of(state.cause)[:_TEXT_LIMIT]}
+    steps = [_member(member) for member in state.members]
+    return {"name": pod.name, "ready": pod.ready, "restarts": state.restarts, **cause, "members": steps}
+
+
+def _member(state: MemberState) -> dict[str, Any]:
+    place = {name: text[:_TEXT_LIMIT] for name, text in (("pod", state.pod), ("node", state.node)) if text}
+    return {"rank": state.rank, **place, "step": state.step[:_TEXT_LIMIT]}
+
+
+def cause_of(cause: Cause) -> str:
+    """Where it happened, what, and which requests were in flight."""
+    where = f" on node {cause.node}" if cause.node else ""
+    pod = f" (pod {cause.pod}{where})" if cause.pod else ""
+    lost = f" Requests in flight then: {cause.lost_requests}." if cause.lost_requests else ""
+    return f"Rank {cause.rank}{pod}: {cause.failure.reason}: {cause.failure.message}{lost}"
+
+
 def _adapter(name: str, states: Sequence[AdapterState]) -> dict[str, Any]:
     message = next((state.message for state in states if state.message), "")[:_TEXT_LIMIT]
     is_loaded = all(state.loaded for state in states)
@@ -163,9 +202,10 @@ def _adapter_state(name: str, digest: str, state: State) -> AdapterState:
 
 
 def _states(pods: Sequence[PodFacts], reports: Reports, revision: str) -> Iterator[tuple[PodFacts, State]]:
+    """Of pods that serve: a worker's vLLM has no API and measures nothing of its own, and its leader speaks for it."""
     for pod in _current(pods, revision):
         report = report_of(pod, reports)
-        if report is not None and report.state is not None:
+        if report is not None and report.state is not None and not pod.rank:
             yield pod, report.state
 
 
@@ -247,7 +287,8 @@ class Unanswered:
 class Observed:
     """Children have the service's names, whoever owns them; revisions and pods have its label."""
 
-    workload: WorkloadFacts | None = None
+    workloads: tuple[WorkloadFacts, ...] = ()
+    """The one that serves first; another one is of a change between one and several nodes."""
     service: ServiceFacts | None = None
     claims: tuple[ClaimFacts, ...] = ()
     others: tuple[ChildFacts, ...] = ()
@@ -295,7 +336,7 @@ class Observed:
 
         pods = sorted(all_of(POD), key=lambda facts: facts.name)
         return cls(
-            workload=live_workload(projections, name),
+            workloads=workloads_of(projections, name),
             service=named(ServiceFacts.kind, name),
             claims=tuple(facts for claim in claim_names(name) if (facts := named(ClaimFacts.kind, claim)) is not None),
             others=tuple(
@@ -321,10 +362,15 @@ class Observed:
     @property
     def replicas(self) -> tuple[Replica, ...]:
         """Its pods, grouped by replica."""
-        return replicas_of(self.workload, self.pods)
+        return replicas_of(self.pods)
+
+    @property
+    def workload(self) -> WorkloadFacts | None:
+        """The one that serves, or is to."""
+        return self.workloads[0] if self.workloads else None
 
     def children(self) -> Iterator[ChildFacts]:
-        yield from (c for c in (self.service, *self.claims, self.workload) if c is not None)
+        yield from (c for c in (self.service, *self.claims, *self.workloads) if c is not None)
         yield from self.others
         yield from self.slices
         yield from self.revisions

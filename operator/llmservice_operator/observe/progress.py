@@ -102,7 +102,10 @@ def progress(
     found = gates(new, before, now)
     if not new and not is_done_by_pods:  # a pod that was removed, as by Kueue, is about to be recreated
         found = {uid: until or rfc3339(now) for uid, until in before.items()}
-    left = _first_deadline(workload, new, found, now) if workload.deadline_exceeded else None
+    late = [pod for pod in new if not pod.was_ready]
+    lacks = lacks_pods(workload, there, revision)
+    may_be_late = workload.deadline_exceeded if workload.keeps_deadline else (bool(late) and is_current) or lacks
+    left = _first_deadline(workload, new if workload.keeps_deadline else late, found, now) if may_be_late else None
     is_waiting = left is not None and left > 0
     counts = (workload.updated, workload.ready, workload.available, workload.replicas)
     is_rolled_out = is_done_by_pods and is_looked_at and not unlisted and all(count == wanted for count in counts)
@@ -115,12 +118,20 @@ def progress(
         unlisted=unlisted,
         is_rolled_out=is_rolled_out,
         is_unsettled=is_done_by_pods and not is_rolled_out,
-        is_overdue=is_current and workload.deadline_exceeded and not is_waiting,
+        is_overdue=(is_current or lacks) and may_be_late and not is_waiting,
         reason=reason,
         message=message,
         overdue_in=left if is_waiting and left != inf else None,
         gates=found,
     )
+
+
+def lacks_pods(workload: WorkloadFacts, there: Sequence[Replica], revision: str) -> bool:
+    """Whether pods of this revision are missing that nobody else reports: the controller keeps no deadline."""
+    if workload.keeps_deadline or workload.revision != revision:
+        return False
+    complete = sum(each.revision == revision and len(each.pods) >= workload.nodes for each in there)
+    return complete < workload.spec_replicas
 
 
 def gates_of(rollout: Json) -> Gates:
@@ -146,14 +157,15 @@ def _first_deadline(workload: WorkloadFacts, new: list[PodFacts], found: Gates, 
 
     A pod's deadline counts from its scheduling if it waited long for that, or from the removal of its gate.
     """
-    if not found and not any(_waited(pod) for pod in new):
+    if workload.keeps_deadline and not found and not any(_waited(pod) for pod in new):
         return None
     starts = [
         pod.scheduled_at if _waited(pod) else found.get(pod.uid) or pod.created_at
         for pod in new
         if found.get(pod.uid) != ""
     ]
-    starts = starts if new else list(found.values())
+    if not new:
+        starts = list(found.values()) if workload.keeps_deadline else [workload.changed_at]
     stamp = rfc3339(now, "microseconds")
     return min((workload.deadline_seconds - _seconds(start, stamp, unknown=inf) for start in starts), default=inf)
 

@@ -104,6 +104,10 @@ class Nodes:
                 listed.rooms[resource] = await self._read_room(listed.nodes, resource)
             return listed.rooms[resource]
 
+    def forget(self, before: float) -> None:
+        """Drop what was read before this time of the clock."""
+        self._listed = {labels: listed for labels, listed in self._listed.items() if listed.read_at > before}
+
     async def _nodes(self, labels: str) -> _Listed:
         now = self._clock()
         self._listed = {each: old for each, old in self._listed.items() if now - old.read_at < KEPT_SECONDS}

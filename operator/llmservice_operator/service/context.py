@@ -7,6 +7,7 @@ watched objects; nothing is stored.
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -20,7 +21,7 @@ from kubeloop.resources import CONTROLLER_REVISION, Key
 from llmservice_api.holding import Activators, HoldingReport, PortClaim
 from llmservice_planner.room import Quotas, Room
 
-from llmservice_operator.decision import Decision, Inputs, Requirements, Update, UpdatePermission
+from llmservice_operator.decision import Decision, GroupTurn, Inputs, Requirements, Update, UpdatePermission
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import ActivatorQuestions
@@ -34,7 +35,7 @@ from llmservice_operator.service.decide import decide
 from llmservice_operator.service.metrics import Metrics
 from llmservice_operator.service.state_poller import StatePoller
 from llmservice_operator.service.watch import PARENT, ParentFacts, priority_of_service
-from llmservice_operator.workload.kinds import live_workload
+from llmservice_operator.workload.kinds import workloads_of
 
 
 @dataclass(slots=True)
@@ -115,7 +116,7 @@ class Updates:
 def _seen(key: Key, cache: Cache) -> Update | None:
     children = cache.of_service(key)
     parent = cache.get(PARENT, *key)
-    live = live_workload(children, key.name)
+    live = next(iter(workloads_of(children, key.name)), None)
     records = children.get(CONTROLLER_REVISION.kind, {}).values()
     if parent is None or live is None or live.spec_replicas == 0:
         return None
@@ -126,6 +127,48 @@ def _seen(key: Key, cache: Cache) -> Update | None:
         return Update.FAILED
     is_done = running is None or rollout.get("stableRevision") == running.label
     return None if is_done or running is None or not is_by_request(running) else Update.RUNNING
+
+
+PLACED_WITHIN = 30.0
+"""Seconds for which a service keeps its turn while its pods look for nodes."""
+GIVEN_UP_AFTER = 600.0
+"""Seconds after which pods that look for nodes no longer keep others from asking a node autoscaler for some."""
+
+
+@dataclass(slots=True)
+class GroupTurns:
+    """Which service lets pods of a replica over several nodes look for nodes: the room that one found must not be
+    another's before the scheduler has used it."""
+
+    _turn: tuple[Key, float] | None = None
+    _placing: dict[Key, float] = field(default_factory=dict)
+    """Since when pods of these look for nodes."""
+    _waiting: dict[Key, None] = field(default_factory=dict)
+    placed_at: float = -math.inf
+    """When pods last ceased to look for nodes: room that was read before is not free any more."""
+
+    def take(self, key: Key, now: float) -> GroupTurn:
+        """The turn, unless another service has had it for less than PLACED_WITHIN."""
+        if self._turn is not None and self._turn[0] != key and now - self._turn[1] < PLACED_WITHIN:
+            self._waiting[key] = None
+            return GroupTurn(is_own=False)
+        self._waiting.pop(key, None)
+        self._turn = (key, now)
+        others = (since for each, since in self._placing.items() if each != key)
+        return GroupTurn(is_own=True, are_others_placing=any(now - since < GIVEN_UP_AFTER for since in others))
+
+    def report(self, key: Key, now: float, *, is_placing: bool) -> tuple[Key, ...]:
+        """Record whether pods look for nodes; returns services that should look again."""
+        if is_placing:
+            self._placing.setdefault(key, now)
+            return ()
+        if self._placing.pop(key, None) is not None:
+            self.placed_at = now
+        if self._turn is None or self._turn[0] != key:
+            return ()
+        self._turn = None
+        waiting, self._waiting = tuple(self._waiting), {}
+        return waiting
 
 
 FIRST_RETRY = 1.0
@@ -288,6 +331,7 @@ class Context:
     """A new number, for names of Events."""
     memories: dict[Key, ServiceMemory] = field(default_factory=dict)
     updates: Updates = field(default_factory=Updates)
+    group_turns: GroupTurns = field(default_factory=GroupTurns)
     configs: Configs = field(default_factory=ConfigReader)
     errors: InternalErrors = field(default_factory=InternalErrors)
     in_work: InWork = field(default_factory=InWork)
@@ -308,7 +352,8 @@ class Context:
     def forget(self, key: Key) -> None:
         """Drop the state of a service that is deleted or no longer this process's."""
         self.memories.pop(key, None)
-        for forget in (self.state_poller.forget, self.metrics.forget, self._forget_update, self.errors.forget):
+        of_others = (self._forget_update, self._forget_group)
+        for forget in (self.state_poller.forget, self.metrics.forget, *of_others, self.errors.forget):
             with self.errors.contained(Part.BOOKKEEPING):
                 forget(key)
 
@@ -330,6 +375,14 @@ class Context:
         """Record the state of a service's update, and queue services whose update may start now."""
         for other in self.updates.report(key, update):
             self.queue.add(other)
+
+    def report_group(self, key: Key, *, is_placing: bool) -> None:
+        """Record whether pods of a group look for nodes, and queue services whose pods may now."""
+        for other in self.group_turns.report(key, self.clock(), is_placing=is_placing):
+            self.queue.add(other)
+
+    def _forget_group(self, key: Key) -> None:
+        self.report_group(key, is_placing=False)
 
     def _forget_update(self, key: Key) -> None:
         self.report_update(key, None)

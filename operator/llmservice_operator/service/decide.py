@@ -14,6 +14,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
 from llmservice_operator.behaviours.fit.assess import FitAssessment, assess
+from llmservice_operator.behaviours.groups import GroupStep, group_step
 from llmservice_operator.behaviours.holding import (
     HoldingInputs,
     RolloutHolding,
@@ -38,8 +39,10 @@ from llmservice_operator.children import (
     DesiredChild,
     adopted_records,
     applies,
+    between_kinds,
     desired_children,
     finished_jobs,
+    groups_unseen,
     held_edit_children,
     is_pending,
     obstacle_to_apply,
@@ -76,7 +79,7 @@ from llmservice_operator.revisions import (
     Selection,
     desired_revision,
     own_revisions,
-    own_workload,
+    rolled_workload,
     select,
 )
 from llmservice_operator.service.status import (
@@ -102,13 +105,22 @@ def decide(inputs: Inputs) -> Decision | Requirements:
     """The decision; or what has to be read first, after which more may be needed."""
     if inputs.parent["metadata"].get("deletionTimestamp") is not None:
         return Decision(notes=(Reason.DELETING.summary,))
+    step = group_step(inputs)
+    if isinstance(step, Requirements):
+        return step
+    inputs = replace(inputs, observed=step.observed)
     found, rollback = _decide(inputs)
-    return found if isinstance(found, Requirements) else complete(found, inputs, rollback)
+    return found if isinstance(found, Requirements) else complete(with_groups(found, step), inputs, rollback)
 
 
 def complete(decision: Decision, inputs: Inputs, rollback: Rollback | None = None) -> Decision:
     """The decision with actions that do not depend on the spec."""
     return with_degraded(with_adoption(decision, inputs), inputs, rollback)
+
+
+def with_groups(decision: Decision, step: GroupStep) -> Decision:
+    wait = soonest(decision.requeue_after, step.recheck_after)
+    return replace(decision, release=step.release, is_placing=step.is_placing, requeue_after=wait)
 
 
 def _decide(inputs: Inputs) -> tuple[Decision | Requirements, Rollback | None]:
@@ -152,6 +164,8 @@ def _of_selection(case: Case, holding: ScaleToZero, selection: Selection) -> Dec
     runs = live is not None and live.revision == desired.label
     if fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs:
         return hold_edit(case, holding, selection.service, fit)
+    if (unseen := groups_unseen(selection.service, inputs.observed, desired.template)) is not None:
+        return hold_edit(case, holding, selection.service, replace(fit, hold=unseen))
     step = _step(inputs, selection, desired)
     return step if isinstance(step, Requirements) else _roll_out(case, holding, selection, fit, desired, step)
 
@@ -186,6 +200,7 @@ def _roll_out(
     slices = holding.slices if holding_step is None else holding_step.slices
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
     made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
+    made = between_kinds(service, observed, desired, made, step.strategy)
     # Before the workload, so that requests are held before the last replica ends.
     children = [*(slices or ()), *made, *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
@@ -223,7 +238,7 @@ def _roll_out(
 
 
 def _step(inputs: Inputs, selection: Selection, desired: DesiredRevision) -> RolloutStep | Requirements:
-    live = own_workload(selection.service, inputs.observed)
+    live = rolled_workload(selection.service, inputs.observed, desired.label)
     if live is None:
         return initial_step(selection.service)
     change = Change(selection.service, desired.label, live, desired.template, inputs)
@@ -405,7 +420,7 @@ def _serving(service: LLMService, observed: Observed, settings: Settings) -> lis
     record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
     listed = observed.service.adapters if observed.service is not None else None
     template = record.data()["template"] if record is not None else None
-    return held_edit_children(service, template, _strategy(service, observed), listed, settings)
+    return held_edit_children(service, live, template, _strategy(service, observed), listed, settings)
 
 
 def _strategy(service: LLMService, observed: Observed) -> Strategy:

@@ -33,6 +33,7 @@ from llmservice_api.constants import (
     BY_KIND,
     DELETION_COST_ANNOTATION,
     DRY_RUN_MANAGER,
+    GROUP_GATE,
     HAS_OWN_CONDITION,
     LLMSERVICE,
     MANAGER,
@@ -43,7 +44,7 @@ from llmservice_api.constants import (
 from llmservice_api.reasons import Reason
 
 from llmservice_operator.children import RETRY_SECONDS
-from llmservice_operator.decision import Adopt, Apply, Decision, DeletionCost, Event, Prune, is_route
+from llmservice_operator.decision import Adopt, Apply, Decision, DeletionCost, Event, Prune, Release, is_route
 from llmservice_operator.facts.children import ChildFacts, is_marked
 from llmservice_operator.facts.drift import removal_patch, restoring_patch
 from llmservice_operator.facts.normalize import Controller, controller_of
@@ -70,8 +71,8 @@ class ChildChanged(KubeError):
 async def execute(
     decision: Decision, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
 ) -> bool:
-    """Write routes of requests first, then adoptions, applies in their order, and prunes. Deletion costs precede the
-    workload's apply, since no pod ends if an earlier apply is refused.
+    """Write routes of requests first, then let pods look for nodes, then adoptions, applies in their order, and prunes.
+    Deletion costs precede the workload's apply, since no pod ends if an earlier apply is refused.
 
     Returns False where an apply was refused, which ends the round and is recorded. A refused adoption or prune is
     recorded and ends nothing; their unanswered requests are raised at the end.
@@ -81,6 +82,8 @@ async def execute(
         await _execute_apply(apply, parent, ctx, memory, log)
     for prune in filter(is_route, decision.prune):
         failed += await _unanswered(_prune(prune, parent, ctx, memory, log), prune, ctx, memory)
+    for release in decision.release:
+        await _release(release, parent, ctx, memory, log)
     for adopt in decision.adopt:
         failed += await _unanswered(_adopt(adopt, parent, ctx, memory, log), adopt, ctx, memory)
     for apply in filterfalse(is_route, decision.apply):
@@ -110,6 +113,28 @@ async def _write_deletion_costs(
             return
         ctx.metrics.deletion_costs.labels("written").inc()
         ctx.cache.update(POD.kind, pod)
+
+
+async def _release(
+    release: Release, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> None:
+    """Let a pod look for a node. A refusal is in the status until it is tried again."""
+    operations: list[dict[str, Any]] = [
+        {"op": "test", "path": "/metadata/uid", "value": release.uid},
+        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GROUP_GATE}]},
+        {"op": "remove", "path": "/spec/schedulingGates"},
+    ]
+    try:
+        pod = await ctx.kube.json_patch(POD, parent.namespace, release.pod, operations, manager=MANAGER)
+    except (Conflict, Invalid, NotFound) as error:
+        raise ChildChanged(f"Pod {release.pod} changed under our hands: {error.message}") from error
+    except Forbidden as error:
+        log.warning("pod %s may not look for a node: %s", release.pod, error)
+        memory.skip((POD.kind, release.pod), _refusal_of(error), ctx.clock() + RETRY_SECONDS)
+        return
+    ctx.metrics.writes.labels(POD.kind, "patch").inc()
+    log.info("pod %s may look for a node", release.pod)
+    ctx.cache.update(POD.kind, pod)
 
 
 async def _unanswered(

@@ -100,6 +100,9 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
     read: dict[str, Any] = {}
     if needed.update_permission:
         read["update_permission"] = Part(ctx.updates.check(key, ctx.cache), "updates of other services")
+    if needed.group_turn:
+        read["group_turn"] = Part(ctx.group_turns.take(key, ctx.clock()), "turns of other services")
+        ctx.nodes.forget(ctx.group_turns.placed_at)
     if needed.sibling_model is not None:
         read["sibling_model"] = Part(sibling_model(needed.sibling_model, key, ctx), "status of another LLMService")
     if needed.reading is not None:

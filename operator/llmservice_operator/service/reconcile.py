@@ -143,6 +143,7 @@ def finish(decision: Decision, parent: ParentFacts, ctx: Context, memory: Servic
     pods = ctx.cache.of_service(key).get(POD.kind, {})
     with ctx.errors.contained(Part.BOOKKEEPING, key):
         ctx.report_update(key, decision.update)
+        ctx.report_group(key, is_placing=decision.is_placing)
         ctx.state_poller.poll(key, decision.asks, pods.keys())
     with ctx.errors.contained(Part.BOOKKEEPING, key, "metrics"):
         gpus = accelerator_request((parent.obj.get("status") or {}).get("effective") or {})

@@ -55,12 +55,13 @@ from llmservice_operator.observe.failures.failure import (
     refusal_of,
     rollout_failure,
 )
-from llmservice_operator.observe.failures.pod_events import EventQuery, PodEvents, event_query
+from llmservice_operator.observe.failures.pod_events import EventQuery, PodEvents, event_query, refused_pods
 from llmservice_operator.observe.failures.pod_failure import ENDS_BY_TIME, StatusFailure
 from llmservice_operator.observe.observed import (
     Observed,
     adapters_of,
     asks,
+    groups_of,
     measured_of,
     name_conflicts,
     progress_of,
@@ -94,7 +95,7 @@ def progress_snapshot(subject: Subject, observed: Observed, verdict: Verdict, no
     """Computed once from the observed state, for the status and for other decisions."""
     starting = progress_of(observed.pods, observed.reports, verdict.revision, subject.previous)
     state = starting_state(observed.pods, observed.reports, verdict.revision, starting)
-    workload, listed = _own_workload(subject, observed), _listed(subject, observed)
+    workload, listed = _own_workload(subject, observed, verdict.revision), _listed(subject, observed)
     rollout = subject.previous.get("rollout") or {}
     before = gates_of(rollout) if rollout.get("revision") == verdict.revision else {}
     found = progress(
@@ -161,6 +162,8 @@ def status_of(
         status["effective"] = _effective(verdict, measured or {})
     if adapters:
         status["adapters"] = adapters
+    if groups := groups_of(pods, reports, previous):
+        status["groups"] = groups
     return status
 
 
@@ -183,9 +186,10 @@ def is_stored(status: Json, previous: Json) -> bool:
     return not passing & set(stored) and all(stored.get(c["type"]) == c for c in status["conditions"])
 
 
-def _own_workload(subject: Subject, observed: Observed) -> WorkloadFacts | None:
-    found = observed.workload
-    return found if found is not None and found.owner_uid == subject.uid else None
+def _own_workload(subject: Subject, observed: Observed, revision: str) -> WorkloadFacts | None:
+    """The one of this revision first: while replicas move between kinds of workloads another one serves."""
+    own = [each for each in observed.workloads if each.owner_uid == subject.uid]
+    return next((each for each in own if each.revision == revision), own[0] if own else None)
 
 
 def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
@@ -198,7 +202,7 @@ def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
 def _failure_context(
     subject: Subject, observed: Observed, verdict: Verdict, room: Room | None, pod_events: PodEvents | None
 ) -> FailureContext:
-    workload = _own_workload(subject, observed)
+    workload = _own_workload(subject, observed, verdict.revision)
     template = workload.template() if workload is not None and room else {}
     wanted, pod = scheduling.accelerator_request(verdict.effective), template.get("spec")
     built = _built_containers(observed, verdict.revision)
@@ -234,7 +238,8 @@ def _revision_failure(
     """The failure of the desired revision; failures of pods take precedence over a slow rollout."""
     if rollout.is_rolled_out or not verdict.revision:
         return None
-    previous, workload = _previous_failure(subject, verdict), _own_workload(subject, observed)
+    previous, workload = _previous_failure(subject, verdict), _own_workload(subject, observed, verdict.revision)
+    workload = refused_pods(workload, context.events)
     pods = observed.pods if workload is not None else ()
     found = failure_of(workload, pods, verdict.revision, previous, stamp, context)
     # A missing or changed Service has no endpoints either.
@@ -442,7 +447,8 @@ def report(case: Case, verdict: Verdict, *, prune: tuple[Prune, ...] = (), **act
         prune = tuple(each for each in prune if (each.kind, each.name) not in observed.kept)
     scaled = _with_scaling(verdict, case)
     needed = scaled if isinstance(scaled, Requirements) else NO_REQUIREMENTS
-    query = event_query(observed.pods, observed.reports, verdict.revision, now)
+    workload = _own_workload(subject, observed, verdict.revision)
+    query = event_query(observed.pods, observed.reports, verdict.revision, now, workload, observed.replicas)
     if case.is_selected:
         needed |= _of_failures(case, verdict, query)
         needed |= _of_deletion(case, actions.get("apply", ()))

@@ -35,6 +35,7 @@ from llmservice_api.constants import (
     BY_KIND,
     CHILD_KINDS,
     INSPECTS_LABEL,
+    LEADER_WORKER_SET,
     LLMSERVICE,
     MANAGED_BY_LABEL,
     OPERATOR,
@@ -140,7 +141,9 @@ CHILD_RESOURCES: tuple[Resource, ...] = tuple(resource for resource in WATCHED i
 
 def watched_children(settings: Settings) -> tuple[Resource, ...]:
     """Kinds of children that services have with these settings."""
-    unused = {child.kind for child in CHILD_KINDS if child.setting and getattr(settings, child.setting) is None}
+    unused = {child.kind for child in CHILD_KINDS if child.setting and not getattr(settings, child.setting)}
+    if not settings.has_groups:
+        unused.add(LEADER_WORKER_SET.kind)
     return tuple(resource for resource in CHILD_RESOURCES if resource.kind not in unused)
 
 
@@ -311,7 +314,7 @@ def _about(resource: Resource, obj: Mapping[str, Any]) -> tuple[Key | None, str]
 
 DISPENSABLE = (JOB, ENDPOINT_SLICE)
 """Optional for services: without them models are not inspected, and a ready pod counts as serving."""
-OPTIONAL = tuple(BY_KIND[child.kind] for child in CHILD_KINDS if child.is_optional)
+OPTIONAL = (LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS if child.is_optional))
 """Without permission or CRD, services without such a child run."""
 TRIES = 3
 """Refusals in a row after which such a kind is hidden: a starting API server may refuse for some seconds."""

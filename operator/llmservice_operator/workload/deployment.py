@@ -83,7 +83,7 @@ def manifest(llm: LLMService, template: Manifest, strategy: Strategy) -> Manifes
 
 
 def replicas(pods: Iterable[PodFacts]) -> Iterator[Replica]:
-    return (Replica((pod,)) for pod in pods)
+    return (Replica((pod,)) for pod in pods if not pod.group)
 
 
 DEPLOYMENT = Workload(DeploymentFacts, manifest, replicas)

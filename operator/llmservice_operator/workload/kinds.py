@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmservice_api.service import LLMService
-
+from llmservice_operator.facts.children import ServiceFacts
 from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.meta import Manifest, nodes_of
 from llmservice_operator.workload.deployment import DEPLOYMENT
+from llmservice_operator.workload.leaderworkerset import LEADER_WORKER_SET
 from llmservice_operator.workload.port import Replica, Workload, WorkloadFacts
 
-WORKLOADS: tuple[Workload, ...] = (DEPLOYMENT,)
+WORKLOADS: tuple[Workload, ...] = (DEPLOYMENT, LEADER_WORKER_SET)
 
 
-def workload_of(service: LLMService) -> Workload:
-    """The kind that runs its replicas."""
-    return DEPLOYMENT
+def workload_of(template: Manifest) -> Workload:
+    """The kind that runs replicas of this pod template."""
+    return LEADER_WORKER_SET if nodes_of(template) > 1 else DEPLOYMENT
 
 
 def is_workload(kind: str) -> bool:
@@ -24,13 +25,19 @@ def is_workload(kind: str) -> bool:
     return any(kind == workload.kind for workload in WORKLOADS)
 
 
-def replicas_of(live: WorkloadFacts | None, pods: Iterable[PodFacts]) -> tuple[Replica, ...]:
-    """The replicas that these pods form; without a workload, by the default kind."""
-    found = next((workload for workload in WORKLOADS if live is not None and workload.kind == live.kind), DEPLOYMENT)
-    return tuple(found.replicas(pods))
+def replicas_of(pods: Iterable[PodFacts]) -> tuple[Replica, ...]:
+    """The replicas that these pods form, of any kind of workload."""
+    there = tuple(pods)
+    return tuple(replica for workload in WORKLOADS for replica in workload.replicas(there))
 
 
-def live_workload(projections: Mapping[str, Mapping[str, Any]], name: str) -> WorkloadFacts | None:
-    """The workload of a service, from its `projections` by kind and name; the first where there are two."""
+def workloads_of(projections: Mapping[str, Mapping[str, Any]], name: str) -> tuple[WorkloadFacts, ...]:
+    """The workloads of a service, from its `projections` by kind and name; the one that serves first.
+
+    There are two once a service has changed between one and several nodes. That serves which the Service selects.
+    """
     found = (projections.get(workload.kind, {}).get(name) for workload in WORKLOADS)
-    return next((facts for facts in found if facts is not None), None)
+    endpoint = projections.get(ServiceFacts.kind, {}).get(name)
+    selects_leaders = endpoint is not None and endpoint.selects_leaders
+    there = [facts for facts in found if facts is not None]
+    return tuple(sorted(there, key=lambda facts: (facts.nodes > 1) is not selects_leaders))

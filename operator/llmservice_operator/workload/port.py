@@ -65,6 +65,8 @@ class WorkloadFacts(ChildFacts, ABC):
     observed_generation: int
     revision: str
     """Revision label of the pod template."""
+    nodes: int = 1
+    """Pods of one replica."""
     spec_replicas: int
     replicas: int
     updated: int
@@ -74,6 +76,10 @@ class WorkloadFacts(ChildFacts, ABC):
     """The rollout made no progress for `deadline_seconds`."""
     deadline_seconds: float
     """Seconds without progress after which the controller reports it."""
+    keeps_deadline: bool = True
+    """Whether the controller does: else a pod is late that was not ready so long after it was created."""
+    changed_at: str = ""
+    """Where it does not: when this operator last changed it, or it was made."""
     deadline_message: str
     """The controller's message about it, or ""."""
     strategy: str | None

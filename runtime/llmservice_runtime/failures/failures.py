@@ -105,6 +105,47 @@ def state_port_taken(port: int, error: OSError) -> Failure:
     )
 
 
+def group_member_lost(rank: int, pod: str, seconds: float) -> Failure:
+    """A member of the group is not heard of; `pod` is empty where it never was."""
+    who = f"rank {rank} of the group ({pod})" if pod else f"rank {rank} of the group"
+    return Failure(
+        FailureReason.GROUP_MEMBER_LOST,
+        f"{who} has not been heard of for {seconds:.0f} s.",
+        "Look at that pod, its node and the network between the pods of this replica.",
+    )
+
+
+def leader_unresolved(why: str, seconds: float) -> Failure:
+    """The leader of the group was never heard; `why`: what this pod waits for."""
+    reason = FailureReason.LEADER_ADDRESS_UNRESOLVED
+    return Failure(reason, f"After {seconds:.0f} s still {why}.", reason.remedy)
+
+
+def group_member_failed(rank: int, pod: str) -> Failure:
+    """A member said that it failed, and nothing that could be read of why."""
+    reason = FailureReason.ENGINE_DIED
+    return Failure(reason, f"rank {rank} of the group ({pod}) failed and did not say why.", reason.remedy)
+
+
+def engine_left_behind(what: str, seconds: float) -> Failure:
+    """vLLM was killed, and something of it is still there, which the end of the container removes."""
+    return Failure(
+        FailureReason.ENGINE_DIED,
+        f"{seconds:.0f} s after vLLM was killed {what}, so that it cannot start again.",
+        "The container is started again. If that does not help, look at the node: a process that waits for a device or "
+        "a volume cannot be killed, and with hostNetwork a port may be that of another program of the node.",
+    )
+
+
+def group_member_restarted(rank: int, pod: str) -> Failure:
+    """A member's container started anew while the group ran."""
+    return Failure(
+        FailureReason.GROUP_MEMBER_LOST,
+        f"rank {rank} of the group ({pod}) started anew.",
+        "Its last state says why: kubectl describe pod.",
+    )
+
+
 def pod_addresses_refused(port: int, refused: Sequence[str]) -> Failure:
     """vLLM listens on loopback only, or in the wrong address family."""
     return Failure(

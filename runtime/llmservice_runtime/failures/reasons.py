@@ -335,6 +335,22 @@ class FailureReason(Explained):
         "Read status.failure.evidence and `kubectl logs --previous`; the container is started again.",
         ends=Ends.BY_RESTART,
     )
+    GROUP_MEMBER_LOST = END.row(
+        "GroupMemberLost",
+        "A pod of a replica over several nodes is gone, started anew, or is not heard of any more; without it no other "
+        "can serve. All of them start vLLM again as soon as each is there.",
+        "Look at the pod that the message names, and at its node and network: the others wait for it.",
+        look="`llmservice status` for the replica's pods and nodes; `kubectl describe pod` of the one that is named.",
+        ends=Ends.BY_RESTART,
+    )
+    LEADER_ADDRESS_UNRESOLVED = START.row(
+        "LeaderAddressUnresolved",
+        "A pod of a replica over several nodes did not reach the pod of rank 0 within the start's budget: its name is "
+        "not resolved, nothing answers there, or it does not take this pod for a member.",
+        "Check that the pod of rank 0 runs, that the cluster's DNS resolves the name in the message, and that policies "
+        "let the replica's pods reach each other on port 8083.",
+        ends=Ends.BY_RESTART,
+    )
     ENGINE_HUNG = END.row(
         "EngineHung",
         "Requests are running and the engine makes no progress: the pod is not ready, and its container is started "

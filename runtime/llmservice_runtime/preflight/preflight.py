@@ -37,7 +37,8 @@ from llmservice_runtime.supervisor.vllm_process import Flags, is_local, read_fla
 
 def main(options: ServeOptions, args: Sequence[str]) -> int:
     """Print the report as JSON. The exit code is 0 unless the checks themselves crash."""
-    flags, devices = read_flags(args, options.expected_version), list[accelerators.Device]()
+    flags = replace(read_flags(args, options.expected_version), nodes=options.nodes)
+    devices = list[accelerators.Device]()
     failure = next(check(options, flags, devices), None)
     print(reported(failure, accelerators.smallest(devices, flags.gpus)), flush=True)
     return 0

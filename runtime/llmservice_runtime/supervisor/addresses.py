@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import ipaddress
 import socket
+import struct
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 EVERY = "::"
 EVERY_IPV4 = "0.0.0.0"
 _FAR = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """An address of each family on the default route (reserved for documentation)."""
+_SIOCGIFADDR = 0x8915
 _CONNECT_SECONDS = 5.0
 _TRUSTED = "127.0.0.1,::1"
 """uvicorn's default of trusted proxies, without FORWARDED_ALLOW_IPS."""
@@ -45,6 +49,29 @@ def _source(family: socket.AddressFamily, far: str) -> str:
         found = str(asking.getsockname()[0])
         return "" if ipaddress.ip_address(found.partition("%")[0]).is_loopback else found
     return ""
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this address; empty where none does."""
+    for _, name in socket.if_nameindex():
+        if address in (_ipv4_of(name), *_ipv6_of(name)):
+            return name
+    return ""
+
+
+def _ipv4_of(name: str) -> str:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
+        return socket.inet_ntoa(answer[20:24])
+    return ""
+
+
+def _ipv6_of(name: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
+            fields = line.split()
+            if fields[-1] == name:
+                yield str(ipaddress.IPv6Address(int(fields[0], 16)))
 
 
 async def refused(port: int, addresses: Sequence[str]) -> tuple[str, ...]:

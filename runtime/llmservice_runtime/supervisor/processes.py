@@ -65,6 +65,17 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody left in it
             os.killpg(self.pid, signal.SIGKILL)
 
+    @property
+    def has_group(self) -> bool:
+        """Whether a process of its group is left, running or unreaped."""
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # it became another user's
+            return True
+        return True
+
 
 class Reaper:
     """Owns SIGCHLD and reaps all children, orphans of vLLM's workers included (as PID 1 or as subreaper)."""

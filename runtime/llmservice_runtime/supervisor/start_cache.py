@@ -48,6 +48,11 @@ def identity(revision: str, proc: Path = Path("/proc"), sys_folder: Path = Path(
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
+def build() -> str:
+    """16 hexadecimal digits that are equal where Python and the packages are."""
+    return hashlib.sha256("\n".join([sys.version, *_packages()]).encode()).hexdigest()[:16]
+
+
 def _packages() -> Iterator[str]:
     """Each package by the hashes of its files, which pip records: an image tag may get other contents."""
     for name in _PACKAGES:
@@ -80,7 +85,7 @@ def _lines(file: Path) -> list[str]:
 
 
 KEPT = 4
-"""Served folders that a claim keeps: of this revision, the one before, and those of possible rollbacks."""
+"""Served folders that a claim keeps of each rank: of this revision, the one before, and those of possible rollbacks."""
 IN_USE_SECONDS = 24 * 3600
 """Seconds without use after which other folders are deleted."""
 LEAST_BYTES = 256 << 20
@@ -125,7 +130,7 @@ class StartCache:
             is_new = not (folder / _SERVED).exists()
             folder.mkdir(parents=True, exist_ok=True)
             os.utime(folder)
-            _prune(folder)
+            _prune(folder, KEPT * options.nodes)
             if is_new and _free_bytes(folder) < LEAST_BYTES:
                 remedy = "make spec.startCache.size larger" if is_claim else "the node's disk is nearly full"
                 return cls.unused(f"{root} has less than {LEAST_BYTES >> 20} MiB left: {remedy}", log)
@@ -178,6 +183,10 @@ class StartCache:
     def mark_served(self) -> None:
         """Mark that a server with these files serves."""
         self._change(lambda folder: (folder / _SERVED).touch())
+        self.mark_ended()
+
+    def mark_ended(self) -> None:
+        """Mark that this start ended for a reason that its files have no part in."""
         self._change(lambda folder: (folder / f"{_STARTING}{socket.gethostname()}").unlink(missing_ok=True))
 
     def mark_drained(self) -> None:
@@ -239,14 +248,14 @@ def _folders(root: Path) -> list[Path]:
     return [each for each in root.iterdir() if _NAME.fullmatch(each.name) and not each.is_symlink()]
 
 
-def _prune(folder: Path) -> None:
-    """Delete other old folders: those that never served or failed, and all except the last ones that served."""
+def _prune(folder: Path, most: int) -> None:
+    """Delete other old folders: those that never served or failed, and all except the `most` last ones that served."""
     others = sorted((each for each in _folders(folder.parent) if each != folder), key=_used_at, reverse=True)
     before, kept = time.time() - IN_USE_SECONDS, 1
     for each in others:
         is_usable = (each / _SERVED).exists() and not (each / _FAILED).exists()
         kept += is_usable
-        if _used_at(each) < before and not (is_usable and kept <= KEPT):
+        if _used_at(each) < before and not (is_usable and kept <= most):
             _delete(each)
 
 

@@ -41,10 +41,11 @@ def with_environment(options: ServeOptions, dependencies: Dependencies) -> tuple
 class Start:
     """Tracks the start from the first vLLM process to the first response."""
 
-    def __init__(self, options: ServeOptions, dependencies: Dependencies) -> None:
+    def __init__(self, options: ServeOptions, dependencies: Dependencies, container_began: float) -> None:
         self._options, self._dependencies = options, dependencies
-        self._container_began = dependencies.clock()
-        self._began = self._container_began
+        self._container_began = self._began = container_began
+        self.is_done = False
+        """Whether the server has answered a request."""
         self._lines = LineFilter()
         self._watch = StartWatch.begin(self._began)
 
@@ -85,8 +86,8 @@ class Start:
         return failures.start_stopped(self._options.start_seconds, state.progress, idle)
 
     def with_budget(self, state: State) -> State:
-        """`state` with the budget and the usual start time; without them once the server has started."""
-        if state.started:
+        """`state` with the budget and the usual start time; without them once the start is done."""
+        if self.is_done:
             return replace(state, slow=False, start_budget_seconds=None, usual_start_seconds=None)
         budget, usual = self._options.start_seconds, self._options.usual_seconds or None
         return replace(state, start_budget_seconds=budget, usual_start_seconds=usual)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -49,11 +49,15 @@ from llmservice_runtime.supervisor.tasks import cancel_and_wait, exception_of, f
 T = TypeVar("T")
 
 
-class _Terminated(Exception):
+class Terminated(Exception):
     """SIGTERM arrived during a step."""
 
 
-class _Failed(Exception):
+class Recalled(Exception):
+    """vLLM is to end, and to start again together with the other pods of its group."""
+
+
+class Failed(Exception):
     """The server failed; carries the classified failure."""
 
     def __init__(self, failure: Failure) -> None:
@@ -68,6 +72,10 @@ def run(options: ServeOptions, flags: Sequence[str], dependencies: Dependencies 
 
 
 async def _run(options: ServeOptions, dependencies: Dependencies, flags: Sequence[str]) -> int:
+    if options.nodes > 1:
+        from llmservice_runtime.group.supervisor import GroupSupervisor  # which few pods need
+
+        return await GroupSupervisor(options, flags, dependencies).run()
     return await Supervisor(options, flags, dependencies).run()
 
 
@@ -79,20 +87,26 @@ class Supervisor:
         self._timing, self._clock = dependencies.timing, dependencies.clock
         self._flags = vllm_process.read_flags(args, options.expected_version)
         self._terminate = asyncio.Event()
+        self._recalled = asyncio.Event()
+        """Set in a group only."""
         self._skip_drain = asyncio.Event()
-        self._entered = self._probed = dependencies.clock()
-        self._starting = Start(options, dependencies)
-        self._state = self._starting.with_budget(State(Phase.PREFLIGHT, model_names=self._flags.model_names))
+        self._entered = self._probed = self._container_began = dependencies.clock()
         self._gpu: GPU | None = None
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
-        self._counters = shared_counters.create(options.drain_file)
-        slots, port = self._counters.slots, self._flags.port
-        self._serving = ServingWatch(options, dependencies, slots, port)
-        self._draining = Drain(slots, options, port, dependencies.timing, dependencies.clock)
         self._log_reader: log_reader.LogReader | None = None
         self._access = Access(options, self._flags, dependencies.environment, self._log)
         self._fetches = FetchContainer.of(options, dependencies, self._log)
+        self._renew()
+        self._state = self._starting.with_budget(State(Phase.PREFLIGHT, model_names=self._flags.model_names))
+
+    def _renew(self) -> None:
+        """What belongs to one vLLM process."""
+        options, dependencies, port = self._options, self._dependencies, self._flags.port
+        self._starting = Start(options, dependencies, self._container_began)
+        self._counters = shared_counters.create(options.drain_file)
+        self._serving = ServingWatch(options, dependencies, self._counters.slots, port)
+        self._draining = Drain(self._counters.slots, options, port, dependencies.timing, dependencies.clock)
         self._adapters = adapters.of_server(options, self._flags, self._access, dependencies, self._fetches, self._log)
 
     async def run(self) -> int:
@@ -103,10 +117,10 @@ class Supervisor:
             async with await self._listen():
                 with watchdog.watching(self._loop, self._timing.stuck_seconds):
                     return await self._lifecycle()
-        except _Terminated:
+        except Terminated:
             self._log("stopped before it served")
             return 0
-        except _Failed as failed:
+        except Failed as failed:
             return self._report(failed.failure)
         finally:
             self._reaper.close()
@@ -115,7 +129,7 @@ class Supervisor:
         try:
             return await state_server.serve(self._options.state_port, self.respond)
         except OSError as error:
-            raise _Failed(failures.state_port_taken(self._options.state_port, error)) from error
+            raise Failed(failures.state_port_taken(self._options.state_port, error)) from error
 
     async def _lifecycle(self) -> int:
         self._listen_at_what_there_is()
@@ -137,7 +151,7 @@ class Supervisor:
             if has_answered and not self._state.hung:
                 cache.mark_drained()
             return code
-        except _Terminated:
+        except Terminated:
             await self._stop(child, self._timing.stop_loading_seconds)
             raise
         finally:
@@ -156,7 +170,7 @@ class Supervisor:
         """Run the preflight in a child process, because it may import torch and use GPU memory."""
         self._access.log_changes()
         if failure := self._access.failure():
-            raise _Failed(failure)
+            raise Failed(failure)
         command = (*self._dependencies.preflight, *self._options.to_args(), "--", *self._args)
         child = self._reaper.start(command, self._dependencies.environment, merge_stderr=False)
         try:
@@ -164,7 +178,7 @@ class Supervisor:
             report = await self._until_terminated(work)
             self._gpu = report.gpu
             if report.failure is not None:
-                raise _Failed(report.failure)
+                raise Failed(report.failure)
         finally:
             child.kill_group()
 
@@ -177,12 +191,12 @@ class Supervisor:
             self._enter(Phase.FETCHING, "looking for the model")
             fetch = self._fetches.get(Request.of(self._options, self._args), self._on_progress)
             if isinstance(fetched := await self._until_terminated(fetch), Failure):
-                raise _Failed(fetched)
+                raise Failed(fetched)
             self._state = replace(self._state, transfer=None)
         config = await self._until_terminated(in_thread(lambda: read_config(Path(self._flags.model))))
         extended = model_checks.extended(config, self._flags, self._options.context_extension)
         if isinstance(extended, Failure):
-            raise _Failed(extended)
+            raise Failed(extended)
         if extended:
             self._log(f"context extension: {' '.join(extended)}")
             self._args += extended
@@ -191,14 +205,23 @@ class Supervisor:
         self._state = with_progress(self._state, progress)
 
     def _launch(self, cache: StartCache) -> vllm_process.Launched:
-        given = vllm_process.environment(self._options, self._flags, self._dependencies.environment, self._log)
+        inherited = {**self._variables(), **self._dependencies.environment}
+        given = vllm_process.environment(self._options, self._flags, inherited, self._log)
         command = (*self._dependencies.command, *cache.processes)
         try:
             launched = vllm_process.Launched(self._reaper, command, cache.environment(given))
         except OSError as error:
-            raise _Failed(failures.engine_missing(error)) from error
+            raise Failed(failures.engine_missing(error)) from error
         self._log_reader = log_reader.LogReader(launched.child.output, self._dependencies.output, self._from_log_thread)
         return launched
+
+    def _arguments(self) -> tuple[str, ...]:
+        """vLLM's."""
+        return self._args
+
+    def _variables(self) -> Mapping[str, str]:
+        """Further variables of vLLM, which those of the container override."""
+        return {}
 
     async def _start(self, launched: vllm_process.Launched, cache: StartCache) -> None:
         """Start vLLM until it serves."""
@@ -206,16 +229,20 @@ class Supervisor:
         self._starting.begin()
         child = launched.child
         try:
-            await self._while_running(child, in_thread(lambda: launched.start(self._args)))
+            await self._while_running(child, in_thread(lambda: launched.start(self._arguments())))
             await self._within_budget(child, client.healthy(self._flags.port, self._timing.health_seconds))
             await self._check_reachable(child)
             self._starting.on_step()
             await self._load_adapters(child)
             await self._smoke_test(child, cache)
-        except _Failed:
-            cache.mark_failed()
+        except Failed:
+            self._on_failed_start(cache)
             raise
         cache.mark_served()
+
+    def _on_failed_start(self, cache: StartCache) -> None:
+        """The next start is without these files."""
+        cache.mark_failed()
 
     async def _within_budget(self, child: Child, work: Awaitable[T]) -> T:
         """The result of a step of the start. Past the budget it continues only while the start makes progress."""
@@ -267,7 +294,7 @@ class Supervisor:
             raise await self._abort(child, failures.smoke_failed(error)) from error
         if unguarded:
             raise await self._abort(child, unguarded)
-        seconds = self._starting.seconds
+        seconds, self._starting.is_done = self._starting.seconds, True
         measured = replace(cache.reported(self._state.measured), start_seconds=round(seconds, 1))
         self._state = self._starting.with_budget(replace(self._state, started=True, measured=measured))
         self._log(f"{done}; serving after {seconds:.1f} s")
@@ -283,7 +310,7 @@ class Supervisor:
                 await self._while_running(child, asyncio.sleep(self._timing.watch_seconds))
                 self._access.log_changes()
                 verdict = await self._while_running(child, self._serving.evaluate())
-            except _Terminated:
+            except Terminated:
                 return
             if verdict is hang.Verdict.RESTART:
                 raise await self._abort(child, self._hang_failure())
@@ -329,34 +356,36 @@ class Supervisor:
         """Run a step of the drain. A second SIGINT skips it; if vLLM ends meanwhile, it has failed."""
         task = await first_done(work, child.ended, self._skip_drain.wait())
         if child.ended.done():
-            raise _Failed(self._classified(child.ended.result()))
+            raise Failed(self._classified(child.ended.result()))
         if error := exception_of(task):
             self._log(f"a step of the drain failed and is skipped: {error!r}")
 
     # Ends
 
     async def _while_running(self, child: Child, work: Awaitable[T]) -> T:
-        """The result of `work`. Raises _Failed where vLLM ends first, _Terminated on SIGTERM."""
-        task = await first_done(work, child.ended, self._terminate.wait())
+        """The result of `work`. Raises Failed where vLLM ends first, Terminated on SIGTERM."""
+        task = await first_done(work, child.ended, self._terminate.wait(), self._recalled.wait())
         if child.ended.done():
             child.kill_group()
             self._join_log_reader()
-            raise _Failed(self._classified(child.ended.result()))
+            raise Failed(self._classified(child.ended.result()))
         if self._terminate.is_set():
-            raise _Terminated
+            raise Terminated
+        if self._recalled.is_set():
+            raise Recalled
         return task.result()
 
     async def _until_terminated(self, work: Awaitable[T]) -> T:
         task = await first_done(work, self._terminate.wait())
         if self._terminate.is_set():
-            raise _Terminated
+            raise Terminated
         return task.result()
 
-    async def _abort(self, child: Child, failure: Failure) -> _Failed:
+    async def _abort(self, child: Child, failure: Failure) -> Failed:
         """Stop vLLM because of a failure that the supervisor detected; the exception to raise."""
         self._log(f"{failure.reason}: {failure.message}")
         await self._stop(child, self._timing.stop_loading_seconds)
-        return _Failed(replace(failure, evidence=failure.evidence or last_words(self._tail())))
+        return Failed(replace(failure, evidence=failure.evidence or last_words(self._tail())))
 
     async def _stop(self, child: Child, grace_seconds: float) -> None:
         if not await vllm_process.stop(child, grace_seconds=grace_seconds):
@@ -401,8 +430,12 @@ class Supervisor:
         self._probed = now if path in (STARTUP_PATH, READY_PATH) else self._probed
         unprobed = self._state.ready and now - self._probed > self._timing.unprobed_seconds
         state = replace(self._state, phase_seconds=now - self._entered, unprobed=unprobed)
-        state = self._adapters.with_adapters(state)
+        state = self._reported(self._adapters.with_adapters(state))
         return state_server.respond(path, state, self._counters.slots, self._access.keys)
+
+    def _reported(self, state: State) -> State:
+        """The state as the state port tells it."""
+        return state
 
     def _on_terminate(self, number: int) -> None:
         if self._terminate.is_set():
@@ -417,7 +450,7 @@ class Supervisor:
 
     def _from_log_thread(self, raw: str) -> None:
         """Lines are parsed during the start only: later there are many, without measurements."""
-        if not self._state.started:
+        if not self._starting.is_done:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._on_line, raw)
 

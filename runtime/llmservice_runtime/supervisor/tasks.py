@@ -31,6 +31,18 @@ async def first_done(work: Awaitable[T], *others: Awaitable[Any]) -> asyncio.Fut
     return tasks[0]
 
 
+async def together(*works: Awaitable[Any]) -> None:
+    """Run several until one ends, raise what it raised, and leave none of them."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            await cancel_and_wait(task)
+
+
 async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
     """Cancel a task, wait for its end, and retrieve its exception.
 

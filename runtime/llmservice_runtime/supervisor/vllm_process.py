@@ -105,6 +105,8 @@ class Flags:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    nodes: int = 1
+    """Pods of the replica, which the supervisor's options say."""
     load_format: str = "auto"
     gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION
     kv_cache_memory_fixed: bool = False
@@ -127,7 +129,8 @@ class Flags:
 
     @property
     def gpus(self) -> int:
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        """Of this pod."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size // self.nodes
 
 
 def read_flags(args: Sequence[str], version: str | None = None) -> Flags:

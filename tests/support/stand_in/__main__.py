@@ -7,12 +7,13 @@ import contextlib
 import importlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.stand_in import failures, starting
+from tests.support.stand_in import failures, ranks, starting
 from tests.support.stand_in.adapters import Adapters
 from tests.support.stand_in.app import Server
 from tests.support.stand_in.behaviour import Behaviour
@@ -47,7 +48,10 @@ def _live(behaviour: Behaviour, arguments: Arguments, engine: int) -> int:
         return failures.end(failing, engine)
     if behaviour.exit_loading is not None:
         return behaviour.exit_loading
-    asyncio.run(_serve(behaviour, arguments, engine))
+    others = ranks.met(arguments.ranks)
+    if arguments.ranks.is_headless:
+        ranks.stay()
+    asyncio.run(_serve(behaviour, arguments, engine, others))
     return 0
 
 
@@ -81,10 +85,11 @@ def _mind_terms(behaviour: Behaviour) -> None:
     signal.signal(signal.SIGTERM, on_term)
 
 
-async def _serve(behaviour: Behaviour, arguments: Arguments, process: int) -> None:
+async def _serve(behaviour: Behaviour, arguments: Arguments, process: int, others: Sequence[socket.socket]) -> None:
     """From the open port to SIGTERM, or to the engine's death."""
     engine = Engine(behaviour, arguments.limits, process)
     engine.watch()
+    ranks.watch(engine, others)
     server = Server(engine, arguments, Adapters(behaviour.refused_adapter))
     http = HttpServer(_wrapped(server, arguments), float(os.environ.get(KEEP_ALIVE, 5)), arguments.unlogged)
     terminated = asyncio.Event()

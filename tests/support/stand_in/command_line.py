@@ -14,6 +14,7 @@ from llmservice_vllm.flags import Match
 from llmservice_vllm.versions import flag_table
 
 from tests.support.stand_in.engine import TOKENS_PER_GIB, Limits
+from tests.support.stand_in.ranks import Ranks
 
 _PROGRAM = "api_server.py"
 _TABLE = flag_table("0.32")
@@ -33,6 +34,7 @@ class Arguments:
     unlogged: frozenset[str] | None
     """Paths of which the access log says nothing; None: of all of them."""
     limits: Limits
+    ranks: Ranks
 
 
 def parse(args: Sequence[str], environment: Mapping[str, str]) -> Arguments:
@@ -61,6 +63,13 @@ def parse(args: Sequence[str], environment: Mapping[str, str]) -> Arguments:
             max_num_seqs=_integer("--max-num-seqs", last("--max-num-seqs") or "128"),
             kv_cache_tokens=int(float(environment.get("VLLM_CPU_KVCACHE_SPACE", "1")) * TOKENS_PER_GIB),
             max_num_queued_reqs=None if queued is None else _integer("--max-num-queued-reqs", queued),
+        ),
+        ranks=Ranks(
+            nodes=_integer("--nnodes", last("--nnodes") or "1"),
+            rank=_integer("--node-rank", last("--node-rank") or "0"),
+            address=last("--master-addr") or "127.0.0.1",
+            port=_integer("--master-port", last("--master-port") or "29501"),
+            is_headless="--headless" in values,
         ),
     )
 

@@ -109,6 +109,8 @@ class Engine:
         self.limits, self.process, self.counts = limits, process, Counts()
         self.running: set[Running] = set()
         self.dead, self._is_released = asyncio.Event(), False
+        self.is_short = False
+        """Another rank is gone, and the next request finds it out."""
         self._behaviour = behaviour
         self._end: RequestEnded | None = None
         self._frozen_at: float | None = None
@@ -189,6 +191,9 @@ class Engine:
         if self._is_closed and self._end is None:
             raise RequestEnded("cannot schedule new futures after shutdown")
         await self._meet_fate(prompt)
+        if self.is_short:
+            self.kill()
+            await self._pass(3600)
         await self._turn()
         seconds = self._behaviour.prefill_seconds + prefill_seconds(prompt)
         request = Running(prompt_tokens, seconds, time.monotonic())

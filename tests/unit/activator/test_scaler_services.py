@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubeloop.resources import POD, Key
 from llmservice_activator.services import Pod, Service, Services, Unknown, pod_of, service_of
-from llmservice_api.constants import LLMSERVICE
+from llmservice_api.constants import GROUP_INDEX_LABEL, LLMSERVICE, RANK_LABEL
 
 from tests.unit.activator.test_scaler_schedule import autoscaling
 from tests.unit.api_server import GONE, ApiServer
@@ -50,6 +50,14 @@ OF_A_JOB["metadata"]["ownerReferences"][0]["kind"] = "Job"
 OF_ANOTHER = of_another(pod("a"))
 
 
+def of_a_group(name: str, rank: int) -> dict[str, Any]:
+    found = pod(name)
+    found["metadata"]["labels"] |= {GROUP_INDEX_LABEL: "0", RANK_LABEL: str(rank)}
+    owner = "chat-0" if rank else "chat"
+    found["metadata"]["ownerReferences"] = [{"kind": "StatefulSet", "name": owner, "controller": True}]
+    return found
+
+
 @pytest.mark.parametrize(
     ("obj", "expected"),
     [
@@ -75,6 +83,9 @@ OF_ANOTHER = of_another(pod("a"))
         (COPY, None),
         (OF_A_JOB, None),
         (OF_ANOTHER, None),
+        # Of a replica over several nodes the leader answers requests.
+        (of_a_group("a", 0), ("10.0.0.1", True, False)),
+        (of_a_group("a", 1), None),
     ],
 )
 def test_pods(obj: dict[str, Any], expected: tuple[str, bool, bool] | None) -> None:

@@ -142,6 +142,8 @@ ALL = {**dict.fromkeys((replace(right, namespace="team") for right in TEAM), Tru
 NONE = dict.fromkeys(ALL, False)
 SCALING = config_map("services: {scalerAddress: 'a.b.svc:9443', scalerAuthentication: x}")
 PLAIN, IMAGES = config_map("services: {}"), config_map("services: {defaultCpuImage: 'cpu:1'}")
+GROUPS = config_map("services: {hasGroups: true}")
+WIDE = service(parallelism={"tensorParallelSize": 2, "nodes": 2})
 AUTOSCALED = service(scaling={"autoscaling": {"maxReplicas": 3}})
 HEALTHY = Facts(
     program=version(),

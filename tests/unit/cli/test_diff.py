@@ -67,6 +67,12 @@ async def test_a_child_whose_crd_is_not_installed_is_not_made_and_the_status_nam
     assert "poddisruptionbudgets.policy cannot be listed" in ran.out
 
 
+async def test_a_service_of_single_pods_needs_no_right_on_what_groups_are_made_of(diff: Diff, api: Cluster) -> None:
+    api.refused = {"leaderworkersets": 403, "networkpolicies": 403}
+    ran = await diff(manifest(), "-o", "json")
+    assert (ran.code, ran.err) == (DONE, "")
+
+
 async def test_an_edit_of_the_engine_names_the_flag_and_the_pods_that_restart(
     diff: Diff, api: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,6 +169,18 @@ async def test_a_start_and_adapters(api: ApiServer, llmservice: Command) -> None
     assert rows == [["law", "yes"], ["med", "no", "no", "such", "path"]]
 
 
+async def test_replicas_over_several_nodes(api: ApiServer, llmservice: Command) -> None:
+    """A worker that the leader never heard of has no step."""
+    members = [{"rank": 0, "pod": "chat-0", "node": "node-a", "step": "Waiting"}, {"rank": 1}]
+    cause = "Rank 1 (pod chat-0-1 on node node-b): GPUOutOfMemory: No room."
+    group = {"name": "chat-0", "ready": False, "restarts": 2, "cause": cause, "members": members}
+    api.objects[f"{SERVICES}/chat"] = service(groups=[group])
+    screen = (await llmservice.within("status", "chat")).out
+    rows = [line.split() for line in screen.splitlines() if line.strip().startswith("chat-0 ")]
+    assert rows == [["chat-0", "0", "chat-0", "node-a", "Waiting"], ["chat-0", "1", "-", "-", "-"]]
+    assert f"chat-0: 2 restarts in the last hour; last end: {cause}" in screen
+
+
 UNKNOWN = {
     "outdated": (service(generation=3), "has not reconciled the latest change"),
     "nothing measured": (service(measured=None), "nothing: the operator has not read it"),

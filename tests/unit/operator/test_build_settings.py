@@ -18,6 +18,7 @@ def test_camel_case_keys_and_defaults() -> None:
             "hfEndpoint": None,
             "caBundle": {"configMap": "ca", "key": "bundle.pem"},
             "imagePullSecrets": ["a"],
+            "hasGroups": True,
         }
     )
     assert (settings.operator_image, settings.default_cpu_image, settings.run_as_user) == ("op:2", "cpu:1", 1000)
@@ -45,8 +46,13 @@ def test_camel_case_keys_and_defaults() -> None:
         pytest.param({"helperMemory": 128}, "helperMemory", id="a number for a quantity"),
         pytest.param({"helperMemory": "0"}, "helperMemory", id="nothing"),
         pytest.param({5: "x", "other": 1}, "key", id="a key that is no name"),
+        ({"hasGroups": "yes"}, "hasGroups: 'yes' is neither true nor false"),
     ],
 )
 def test_a_mistake_is_named(mapping: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidSettings, match=named):
         Settings.from_mapping(mapping)
+
+
+def test_groups_are_off_unless_they_are_on() -> None:
+    assert [Settings.from_mapping(given).has_groups for given in ({}, {"hasGroups": True})] == [False, True]

@@ -19,8 +19,11 @@ from tests.unit.decide_world import FACTS, FIVE_LINES, SETTINGS, World, an_llmse
 
 RULES = Path(__file__).parents[3] / "charts/llmservice-operator/templates/_rules.tpl"
 BUDGET = "PodDisruptionBudget"
-MAKES_ALL = {"scaling": {"replicas": 2, "autoscaling": {"maxReplicas": 4}}}
-SCALING = replace(SETTINGS, scaler_address="scaler.llms.svc:9443", scaler_authentication="scaler")
+MAKES_ALL = {
+    "parallelism": {"tensorParallelSize": 2, "nodes": 2},
+    "scaling": {"replicas": 2, "autoscaling": {"maxReplicas": 4}},
+}
+SCALING = replace(SETTINGS, scaler_address="scaler.llms.svc:9443", scaler_authentication="scaler", has_groups=True)
 
 
 def rules() -> list[dict[str, Any]]:

@@ -416,7 +416,7 @@ def scaling(wanted: int, pods: int, ready: int) -> tuple[LLMService, Observed]:
     assert observed.workload is not None
     facts = tuple(replace(pod, name=f"x-{n}", uid=f"uid-x-{n}", ready=n < ready) for n in range(pods))
     wants = LLMService.from_object(world.obj | {"spec": spec(scaling={"replicas": wanted})})
-    return wants, replace(observed, pods=facts, workload=replace(observed.workload, spec_replicas=pods))
+    return wants, replace(observed, pods=facts, workloads=(replace(observed.workload, spec_replicas=pods),))
 
 
 @given(

@@ -57,7 +57,7 @@ def decided(
     found = {name: recorded(name) for name in FILES if name != without} | changed
     observed = Observed(
         service=ServiceFacts.from_object(found["service"]) if "service" in found else None,
-        workload=DeploymentFacts.from_object(found["deployment"]) if "deployment" in found else None,
+        workloads=(DeploymentFacts.from_object(found["deployment"]),) if "deployment" in found else (),
         others=(BUDGET.from_object(found["budget"]),) if "budget" in found else (),
         revisions=(RevisionFacts.from_object(found["revision"]),) if "revision" in found else (),
         applied=records or {},

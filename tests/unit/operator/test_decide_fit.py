@@ -237,3 +237,14 @@ def test_a_service_that_runs_without_a_plan_stays_as_it_is_once_its_type_is_know
 
 def _unplanned(*_: object) -> str:
     raise UnsupportedModel("model_type", "new")
+
+
+def test_a_replica_over_two_nodes_needs_half_of_its_gpus_on_each() -> None:
+    sizes = {"tensorParallelSize": 4, "pipelineParallelSize": 4}
+    one = settled(H100, parallelism=sizes)
+    assert one.condition("Fits") == ("False", "DoesNotFit")
+    assert "spec.parallelism.nodes" in one.message("Fits")
+    two = settled(H100, parallelism={**sizes, "nodes": 2})
+    assert two.condition("Fits") == ("True", "Fits")
+    assert two.plan["gpus"] == 16
+    assert "LeaderWorkerSet" in two.kinds()

@@ -112,7 +112,7 @@ WHICH = [
     ("unknown, by its label", picked(NEW, need=180), "Fits", "NVIDIA-X1000", "NVIDIA-X1000", ""),
     ("unknown", picked(products=("NVIDIA-X1000",)), "Unknown", None, None, "The memory of NVIDIA-X1000 is not known"),
     ("unknown, memory is given", picked(products=("X1",), memory=40), "Fits", "X1", None, ""),
-    ("more than any node has", picked(H100, gpus=16), "DoesNotFit", H, None, "spec.parallelism to 8 or less"),
+    ("more than any node has", picked(H100, gpus=16), "DoesNotFit", H, None, "spec.parallelism to 8 a node or less"),
     ("more than any of it", picked(H100, products=(H,), gpus=16), "DoesNotFit", H, None, "largest here has 8"),
     ("as many as larger machines have", picked(A100, products=(A,), gpus=16), "Fits", A, A, ""),
     ("a larger node is there", picked(NodeGroup(H, 16, memory_mib=81559), gpus=16), "Fits", H, H, ""),

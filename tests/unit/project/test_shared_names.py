@@ -1,4 +1,4 @@
-"""Labels, annotations and field managers have one home, constants.py; texts that cannot import it agree."""
+"""Labels, annotations, gates and field managers have one home, constants.py; texts that cannot import it agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 KEYS = {
     value
     for name, value in vars(constants).items()
-    if isinstance(value, str) and name.endswith(("_LABEL", "_ANNOTATION"))
+    if isinstance(value, str) and name.endswith(("_LABEL", "_ANNOTATION", "_GATE"))
 }
 NAMES = KEYS | {constants.MANAGER, constants.STATUS_MANAGER, constants.DRY_RUN_MANAGER}
 OTHER_KEYS = {

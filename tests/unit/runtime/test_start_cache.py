@@ -8,6 +8,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable
+from operator import eq
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ from tests.unit.runtime.runtime_harness import Server, supervised
 POD = "/llmservice/cache"
 
 
-def opened(root: Path, revision: str = "a", log: list[str] | None = None) -> StartCache:
-    options = ServeOptions(start_cache=str(root), revision_key=revision)
+def opened(root: Path, revision: str = "a", log: list[str] | None = None, nodes: int = 1) -> StartCache:
+    options = ServeOptions(start_cache=str(root), revision_key=revision, nodes=nodes)
     return StartCache.open(options, log.append if log is not None else lambda text: None)
 
 
@@ -71,7 +72,7 @@ def test_two_gpus_of_one_product_are_the_same_device(tmp_path: Path) -> None:
 
 def test_an_image_is_known_by_the_contents_of_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag may get other contents."""
-    before, found = start_cache.identity("a"), importlib.metadata.distribution
+    before, found = (start_cache.identity("a"), start_cache.build()), importlib.metadata.distribution
 
     class Rebuilt:
         version = found("pytest").version
@@ -82,7 +83,8 @@ def test_an_image_is_known_by_the_contents_of_its_packages(monkeypatch: pytest.M
     monkeypatch.setattr(
         importlib.metadata, "distribution", lambda name: Rebuilt() if name == "torch" else found("pytest")
     )
-    assert start_cache.identity("a") != before
+    after = start_cache.identity("a"), start_cache.build()
+    assert [*map(eq, before, after)] == [False, False]
 
 
 PLACES = [
@@ -190,6 +192,14 @@ def test_a_start_that_is_killed_with_earlier_files_is_followed_by_one_without(
     assert opened(tmp_path).state == "New"
 
 
+def test_files_have_no_part_in_the_end_of_a_group(tmp_path: Path) -> None:
+    served(tmp_path)
+    for _ in range(2):
+        cache = opened(tmp_path)
+        assert cache.state == "Reused"
+        cache.mark_ended()
+
+
 def test_old_folders_are_deleted_and_nothing_else_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_pod(monkeypatch, "p")
     (tmp_path / "lost+found").mkdir()
@@ -204,6 +214,16 @@ def test_old_folders_are_deleted_and_nothing_else_is_touched(tmp_path: Path, mon
     kept = ("d", "e", "f", "recent", "new")
     assert left == {"lost+found", *(folder_of(tmp_path, revision, "p").name for revision in kept)}
     assert KEPT == 4, "this one, and three others that served"
+
+
+def test_each_rank_of_a_group_keeps_as_many_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_pod(monkeypatch, "p")
+    for age, rank in enumerate("abcdefghi"):
+        opened(tmp_path, rank, nodes=2).mark_served()
+        os.utime(folder_of(tmp_path, rank, "p"), (1000 + age, 1000 + age))
+    opened(tmp_path, "new", nodes=2)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {folder_of(tmp_path, rank, "p").name for rank in (*"cdefghi", "new")}
 
 
 def test_a_full_volume_is_read_and_gets_no_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ class Imagined:
         self.now = 0.0
         self.used = Usage()
         options = ServeOptions(start_seconds=budget, usual_seconds=90)
-        self.start = Start(options, Dependencies(clock=lambda: self.now, usage=lambda group: {1: self.used}))
+        self.start = Start(options, Dependencies(clock=lambda: self.now, usage=lambda group: {1: self.used}), 0.0)
         self.start.begin()
 
     def live(self, seconds: float, *, reads: float = 0, computes: float = 0, says: Iterator[str] | None = None) -> None:
@@ -148,6 +148,7 @@ def test_the_state_tells_what_is_usual_until_it_started() -> None:
     starting = it.start.with_budget(State(Phase.LOADING))
     assert (starting.start_budget_seconds, starting.usual_start_seconds) == (600, 90)
     assert State.from_json(replace(starting, slow=True).to_json()) == replace(starting, slow=True)
+    it.start.is_done = True
     started = it.start.with_budget(replace(starting, slow=True, started=True))
     assert (started.slow, started.start_budget_seconds, started.usual_start_seconds) == (False, None, None)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from llmservice_runtime.supervisor.tasks import cancel_and_wait, exception_of, first_done
+import pytest
+from llmservice_runtime.supervisor.tasks import cancel_and_wait, exception_of, first_done, together
 
 from tests.support.patience import PATIENCE
 
@@ -61,3 +62,22 @@ async def test_what_a_future_failed_of() -> None:
     failed.set_exception(error)
     cancelled.cancel()
     assert [exception_of(future) for future in (under_way, done, failed, cancelled)] == [None, None, error, None]
+
+
+async def test_of_several_none_outlives_the_first_that_ends() -> None:
+    async def failing() -> None:
+        raise OSError("refused")
+
+    ended = asyncio.Event()
+
+    async def staying() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(OSError, match="refused"):
+        await together(staying(), failing())
+    assert ended.is_set()
+    await together(staying(), asyncio.sleep(0))
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -25,7 +25,9 @@ from llmservice_runtime.contract import (
     Transfer,
     TransferStep,
 )
+from llmservice_runtime.documents import Document
 from llmservice_runtime.fetch_protocol import Request, ended_line, read_document, read_ended
+from llmservice_runtime.group.protocol import Hello, Order, Report, Step
 from llmservice_runtime.inspection.inspected import Inspection
 from llmservice_runtime.launch import Change
 from llmservice_runtime.supervisor.processes import Ended
@@ -139,6 +141,15 @@ LINES = (
     | texts(json.loads(ended_line(Ended(None, 9))))
 )
 ENVIRONMENT = Change({"LD_PRELOAD": "/lib/libgomp.so.1", "OMP_NUM_THREADS": "1"}, ("HF_TOKEN",))
+HELLO = Hello(1, 2, "chat-0.chat", "r", "i", "chat-0-1", "node-b", "0.32.0", "beef")
+REPORT = Report(3, Step.FAILED, progress="loading the weights: 7%", failure=FAILURE)
+ORDER = Order(3, run=True, blamed=1, refused="it is another's")
+
+
+def near(whole: Document) -> tuple[st.SearchStrategy[Any], Callable[[Any], Any]]:
+    return texts(whole.to_document()), lambda text: whole.from_document(parse(text))
+
+
 NEAR: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any]]] = {
     "state": (texts(document(STATE)), State.from_json),
     "failure": (texts(document(FAILURE)), Failure.from_json),
@@ -147,6 +158,9 @@ NEAR: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], Any]]] = {
     "parsed inspection": (objects(INSPECTION.to_document()), Inspection.from_document),
     "transfer": (texts(document(TRANSFER)), Transfer.from_json),
     "line of the fetch container": (LINES, fetch_line),
+    "hello of a group's pod": near(HELLO),
+    "report of a group's worker": near(REPORT),
+    "order of a group's leader": near(ORDER),
     "environment of a process": (texts(ENVIRONMENT.to_document()), lambda text: Change.from_document(parse(text))),
 }
 

@@ -389,6 +389,18 @@ def test_a_state_is_that_of_the_spec_that_was_applied_last(case: str) -> None:
     assert (row.state, row.model) == (state, "hf://org/chat")
 
 
+async def test_replicas_over_several_nodes_have_a_line_for_each_pod() -> None:
+    members = [{"rank": rank, "pod": f"chat-0-{rank}", "node": f"node-{rank}", "step": "Running"} for rank in (0, 1)]
+    group = {"name": "chat-0", "ready": True, "restarts": 1, "cause": "Rank 1: EngineDied: <gone>.", "members": members}
+    async with world() as found:
+        add(found.api, service("chat", groups=[group]))
+        page = (await (await found.signed_in()).get("/services/team/chat")).text
+    shown = text_of(page)
+    assert "chat-0 1 chat-0-1 node-1 Running" in shown
+    assert "chat-0: 1 restarts in the last hour; last end: Rank 1: EngineDied: <gone>." in shown
+    assert "<gone>" not in page
+
+
 @given(JSON | OBJECTS)
 def test_any_object_is_a_row(found: Any) -> None:
     row = row_of(found)

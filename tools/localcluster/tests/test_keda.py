@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from localcluster import components, pki
-from localcluster.keda import Pair, adapted
+from localcluster.keda import KEDA
 from localcluster.network import NODE
 from localcluster.paths import ClusterPaths
+from localcluster.upstream import Pair, adapted
 
 PAIR = Pair(b"authority", b"certificate", b"key")
 AUTHORITY = base64.b64encode(b"authority").decode()
@@ -46,8 +47,8 @@ UPSTREAM: list[dict[str, Any]] = [
 ]
 
 
-def made(image: str = "registry.local/keda:dev", digest: str = "sha256:1", pair: Pair = PAIR) -> list[dict[str, Any]]:
-    return adapted(UPSTREAM, image, digest, pair)
+def made(digest: str = "sha256:1", pair: Pair = PAIR) -> list[dict[str, Any]]:
+    return adapted(KEDA, UPSTREAM, digest, pair)
 
 
 def only(kind: str, name: str = "") -> dict[str, Any]:

@@ -142,6 +142,7 @@ def with_remedies(
         return plan
     if is_part(asked.request.device.name, ()):
         most_gpus = 1
+    most_gpus *= service.spec.parallelism.nodes
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
     find = _try_remedies if len(spec) <= MAX_CACHED_BYTES else _try_remedies.__wrapped__
     found = find(asked, plan, others, most_gpus, spec)
@@ -154,7 +155,7 @@ def demand(service: LLMService) -> GPUDemand:
     pods = spec.pod_template.spec
     assert resource is not None, "on CPUs there is nothing to pick"
     return GPUDemand(
-        gpus=spec.parallelism.accelerators,
+        gpus=spec.parallelism.accelerators_of_node,
         resource=resource,
         products=spec.accelerator.products or (),
         memory_gib=stated_memory_gib(service),

@@ -18,9 +18,12 @@ from llmservice_api.reasons import Reason
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import SERVER_CONTAINER, Phase
 
+from llmservice_operator.facts import normalize
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.observe.failures.pod_failure import StatusFailure, is_of_full_disk, sentence_of, status_failure
 from llmservice_operator.observe.observed import Reports, report_of
+from llmservice_operator.observe.progress import lacks_pods
+from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 Json = Mapping[str, Any]
 
@@ -34,6 +37,8 @@ MOST_PODS = 3
 _PROBE_SPAN = timedelta(seconds=15)
 """Longest time between a failed probe and the pod's becoming unready."""
 
+_SET = "StatefulSet/"
+"""Before the name of an object that is no pod."""
 _PAST_SET_UP = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _MOUNT = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 _SANDBOX = ("FailedCreatePodSandBox", "NetworkNotReady", "FailedPrepareDynamicResources")
@@ -116,10 +121,24 @@ class EventQuery:
     """Seconds."""
 
 
-def event_query(pods: Sequence[PodFacts], reports: Reports, revision: str, now: datetime) -> EventQuery:
-    """Pods of the desired revision whose state does not explain why they are not ready."""
+def event_query(
+    pods: Sequence[PodFacts],
+    reports: Reports,
+    revision: str,
+    now: datetime,
+    workload: WorkloadFacts | None = None,
+    replicas: Sequence[Replica] = (),
+) -> EventQuery:
+    """Pods of the desired revision whose state does not explain why they are not ready; and of a workload that does not
+    report refused pods itself, the sets that lack some."""
     names: list[str] = []
     pauses: list[float] = []
+    if workload is not None and lacks_pods(workload, replicas, revision):
+        since = _after(workload.changed_at, SET_UP_SECONDS)
+        age = (now - since).total_seconds() if since is not None else 0.0
+        if age >= 0:
+            names += _sets(workload, replicas)
+        pauses.append(-age if age < 0 else min(LONGEST_PAUSE, max(SHORTEST_PAUSE, age / 2)))
     for pod in pods:
         if pod.revision != revision or pod.deleting or pod.ready or pod.phase == "Failed":
             continue
@@ -131,6 +150,22 @@ def event_query(pods: Sequence[PodFacts], reports: Reports, revision: str, now: 
             names.append(pod.name)
         pauses.append(-age if age < 0 else min(LONGEST_PAUSE, max(SHORTEST_PAUSE, age / 2)))
     return EventQuery(tuple(sorted(names)[:MOST_PODS]), min(pauses, default=None))
+
+
+def _sets(workload: WorkloadFacts, replicas: Sequence[Replica]) -> list[str]:
+    """The StatefulSets of leaders, and of workers of replicas that have not all of theirs."""
+    few = (each.first.group for each in replicas if len(each.pods) < workload.nodes and each.first.group)
+    return [f"{_SET}{workload.name}", *(f"{_SET}{workload.name}-{group}" for group in few)]
+
+
+def refused_pods(workload: WorkloadFacts | None, events: PodEvents | None) -> WorkloadFacts | None:
+    """The workload, with why the latest pod of its sets could not be made since its last change."""
+    if workload is None or events is None or workload.replica_failure is not None or not workload.changed_at:
+        return workload
+    seen = (event for name, events in events.by_pod.items() if name.startswith(_SET) for event in events)
+    found = [e for e in seen if e.reason == "FailedCreate" and e.last and _at(e.last) >= _at(workload.changed_at)]
+    latest = max(found, key=lambda event: event.last, default=None)
+    return workload if latest is None else replace(workload, replica_failure=normalize.replica_failure(latest.message))
 
 
 def _unexplained_since(pod: PodFacts, reports: Reports) -> datetime | None:

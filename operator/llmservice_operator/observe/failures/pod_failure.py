@@ -27,7 +27,7 @@ from llmservice_runtime.failures.reasons import Ends
 
 from llmservice_operator.facts import normalize, scheduling
 from llmservice_operator.facts.pods import PodFacts, Termination, Waiting
-from llmservice_operator.observe.observed import Reports, report_of
+from llmservice_operator.observe.observed import Reports, cause_of, report_of
 
 Json = Mapping[str, Any]
 
@@ -267,6 +267,8 @@ def of_pod(pod: PodFacts, reports: Reports, containers: frozenset[str] | None = 
         return _of_lost_node(pod)
     if pod.was_ready and (hung := _of_hang(pod, reports)) is not None:
         return hung
+    if (ended := _of_group(pod, reports)) is not None:
+        return ended
     if containers is not None and (injected := _of_injected(pod, containers)) is not None:
         return injected
     if pod.terminated is not None and not _is_past(pod, pod.terminated):
@@ -407,6 +409,24 @@ def _of_hang(pod: PodFacts, reports: Reports) -> StatusFailure | None:
     return status_failure(
         Reason(FailureReason.ENGINE_HUNG), message, since=pod.unready_since, pod=pod.name, evidence=evidence
     )
+
+
+def _of_group(pod: PodFacts, reports: Reports) -> StatusFailure | None:
+    """Why vLLM last ended on all pods of a replica over several nodes, by its leader's report."""
+    report = report_of(pod, reports)
+    group = report.state.group if report is not None and report.state is not None else None
+    if group is None or group.cause is None:
+        return None
+    cause = group.cause
+    found = StatusFailure(
+        Reason(cause.failure.reason), cause_of(cause), cause.failure.remedy or Reason(cause.failure.reason).remedy,
+        since=pod.unready_since, pod=cause.pod or pod.name, evidence=cause.failure.evidence, restarts=group.restarts,
+    )  # fmt: skip
+    if not group.is_exhausted:
+        return found
+    reason = Reason.GROUP_RESTART_BUDGET_EXHAUSTED
+    message = f"Pods of {pod.name}'s group started vLLM {group.restarts} times within an hour. {found.message}"
+    return replace(found, reason=reason, message=message, remedy=f"{found.remedy} {reason.remedy}")
 
 
 def _of_lost_node(pod: PodFacts) -> StatusFailure:

@@ -1,0 +1,116 @@
+"""The pods of a replica over several nodes get nodes together, or none of them does: two replicas of which each has a
+part would hold GPUs that neither can use.
+
+Each pod is made with a scheduling gate, which goes once the nodes have room for all pods of the replica, of one service
+at a time. A pod that replaces a lost one does not wait: the others have their nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from llmservice_api.constants import GROUP_GATE
+from llmservice_planner.room import fitting_on_separate_devices, nodes_for, requests_of
+
+from llmservice_operator.decision import GroupTurn, Inputs, Release, Requirements, RoomQuery
+from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.server import accelerator_resource
+from llmservice_operator.observe.observed import POD, Observed
+from llmservice_operator.workload.port import Replica, WorkloadFacts
+
+RECHECK_SECONDS = 10.0
+"""Seconds until room is looked for again: lists of nodes are shared for as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStep:
+    """Which pods may look for nodes now."""
+
+    observed: Observed
+    """As it was given, with what a held replica lacks at its pods, in the scheduler's words."""
+    release: tuple[Release, ...] = ()
+    is_placing: bool = False
+    """Pods look for nodes, or will now."""
+    recheck_after: float | None = None
+
+
+def group_step(inputs: Inputs) -> GroupStep | Requirements:
+    """The next step; it needs no spec, since pods that serve are replaced also while the spec is not accepted."""
+    step = _step(inputs)
+    return step if isinstance(step, Requirements) or not inputs.observed.refused else _without_refused(step)
+
+
+def _without_refused(step: GroupStep) -> GroupStep:
+    """The step without pods whose gate the API server did not let go, which say so until it is tried again."""
+    said = {name: refusal.message for (kind, name), refusal in step.observed.refused.items() if kind == POD}
+    pods = tuple(
+        replace(pod, unschedulable=(f"scheduling gate {GROUP_GATE}, which may not be taken away ({said[pod.name]})",))
+        if pod.is_held and pod.name in said
+        else pod
+        for pod in step.observed.pods
+    )
+    release = tuple(each for each in step.release if each.pod not in said)
+    observed = replace(step.observed, pods=pods)
+    return replace(step, observed=observed, release=release, is_placing=step.is_placing and bool(release))
+
+
+def _step(inputs: Inputs) -> GroupStep | Requirements:
+    observed = inputs.observed
+    there = [each for each in observed.replicas if not each.is_terminating and each.first.group]
+    begun = [each for each in there if not all(pod.is_held for pod in each.pods)]
+    release = _of(begun)
+    is_placing = bool(release) or any(not (pod.is_held or pod.scheduled) for each in begun for pod in each.pods)
+    workload = next((each for each in observed.workloads if each.nodes > 1), None)
+    complete = [each for each in there if workload is not None and _waits_only_for_room(each, workload.nodes)]
+    if workload is None or not complete or is_placing:
+        return GroupStep(observed, release, is_placing)
+    if inputs.group_turn is None:
+        return Requirements(group_turn=True)
+    turn = inputs.group_turn.value
+    if not turn.is_own:  # what the status says of them stays meanwhile
+        return GroupStep(observed, recheck_after=RECHECK_SECONDS)
+    lacks = _lacks(inputs, workload, turn)
+    if isinstance(lacks, Requirements):
+        return lacks
+    if lacks is None:
+        return GroupStep(observed, _of(complete[:1]), is_placing=True)
+    held = {pod.uid for each in complete for pod in each.pods}
+    causes = (lacks,) if lacks else ()
+    pods = tuple(replace(pod, unschedulable=causes) if pod.uid in held else pod for pod in observed.pods)
+    return GroupStep(replace(observed, pods=pods), recheck_after=RECHECK_SECONDS)
+
+
+def _may_go(pod: PodFacts) -> bool:
+    """No other gate is left."""
+    return pod.is_held and not pod.unschedulable
+
+
+def _waits_only_for_room(each: Replica, nodes: int) -> bool:
+    return len(each.pods) >= nodes and all(map(_may_go, each.pods))
+
+
+def _of(groups: list[Replica]) -> tuple[Release, ...]:
+    return tuple(Release(pod.name, pod.uid) for each in groups for pod in each.pods if _may_go(pod))
+
+
+def _lacks(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> str | Requirements | None:
+    """What the nodes lack for one more replica, in the scheduler's words; None: nothing, empty: it is not known yet.
+
+    Where no node is eligible, pods hold nothing while they wait, and the scheduler says why. A node autoscaler only
+    sees pods without gates.
+    """
+    service = inputs.stored
+    resource = accelerator_resource(service) if service is not None else None
+    room = inputs.free_room(RoomQuery(resource))
+    if isinstance(room, Requirements):
+        return room
+    if room.may_be_known_soon:
+        return ""
+    spec = workload.template().get("spec") or {}
+    nodes = list(nodes_for(room, spec))
+    places = sum(fitting_on_separate_devices(node, requests_of(spec), resource) > 0 for node in nodes)
+    if room.unknown is not None or places >= workload.nodes:
+        return None
+    if not nodes or (inputs.settings.has_node_autoscaler and not turn.are_others_placing):
+        return None
+    return f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once"

@@ -1,0 +1,215 @@
+"""A replica over two nodes: it serves, loses a member, comes back by itself, and says on which rank it happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from llmservice_api.constants import RANK_LABEL
+
+from tests.e2e.conftest import own_namespace
+from tests.e2e.disturbances import under_load
+from tests.support.accelerators import advertised
+from tests.support.client import ClientPod
+from tests.support.cluster import JSON, Cluster, condition, eventually
+from tests.support.groups import groups_installed
+from tests.support.host import engine_of, processes_of
+from tests.support.measured import Record
+from tests.support.nodes import NODES, SECOND, second_node
+from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
+from tests.support.services import stand_in
+
+NAME, NAMESPACE = "wide", "e2e-groups"
+WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={"tensorParallelSize": 2, "nodes": 2})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def groups(cluster: Cluster) -> Iterator[None]:
+    with groups_installed(cluster), second_node(cluster):
+        yield
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster, groups: None) -> Iterator[ClientPod]:
+    """With a group that serves on two nodes."""
+    with own_namespace(cluster, NAMESPACE) as namespace:
+        cluster.apply(WIDE, namespace)
+        cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=PATIENCE)
+        yield ClientPod.start(cluster, namespace)
+
+
+def members(cluster: Cluster) -> dict[int, JSON]:
+    """The pods of the group, by rank."""
+    return {int(pod["metadata"]["labels"][RANK_LABEL]): pod for pod in cluster.pods(NAMESPACE, NAME)}
+
+
+def answers(client: ClientPod) -> bool:
+    return client.chat(NAME, "hello").status == 200
+
+
+def test_it_serves_on_both_nodes_and_the_service_selects_the_leader(cluster: Cluster, client: ClientPod) -> None:
+    pods = members(cluster)
+    assert {pod["spec"]["nodeName"] for pod in pods.values()} == set(NODES)
+    assert answers(client)
+    (group,) = cluster.status(NAMESPACE, NAME)["groups"]
+    assert [(each["rank"], each["step"]) for each in group["members"]] == [(0, "Running"), (1, "Running")]
+    addresses = {
+        address
+        for each in cluster.list("endpointslices", NAMESPACE, f"kubernetes.io/service-name={NAME}")
+        for endpoint in each["endpoints"]
+        for address in endpoint["addresses"]
+    }
+    assert addresses == {pods[0]["status"]["podIP"]}
+
+
+def _group(cluster: Cluster) -> JSON:
+    group: JSON
+    (group,) = cluster.status(NAMESPACE, NAME)["groups"]
+    return group
+
+
+def kill_vllm(pod: JSON) -> float:
+    """Its first process, as the kernel would; when."""
+    engine = engine_of(pod)
+    assert engine is not None, processes_of(pod)
+    os.kill(engine, signal.SIGKILL)
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("rank", [1, 0], ids=["a worker", "the leader"])
+def test_a_killed_vllm_ends_the_endpoint_at_once_and_the_group_comes_back(
+    cluster: Cluster, client: ClientPod, record: Record, rank: int
+) -> None:
+    pods = members(cluster)
+    began = kill_vllm(pods[rank])
+    gone = _seconds_until(lambda: not _is_ready(members(cluster)[0]), began)
+    eventually("Ready is false", lambda: not _is_condition(cluster, "Ready"), PATIENCE)
+    cause = f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node "
+    eventually("the first cause", lambda: _group(cluster).get("cause", "").startswith(cause), PATIENCE)
+    back = _seconds_until(lambda: _is_condition(cluster, "Ready") and answers(client), began)
+    record(gone_seconds=round(gone, 1), back_seconds=round(back, 1))
+    assert _runs(members(cluster)) == _runs(pods), "no pod and no container was replaced"
+    assert "cause" not in _group(cluster), "it is over"
+
+
+SHORT = "groups.test/gpu"
+"""Of which each node has one."""
+
+
+def on_gpus(name: str) -> JSON:
+    accelerator = {"type": "nvidia", "resourceName": SHORT}
+    return stand_in(name, {"start_seconds": 2}, accelerator=accelerator, parallelism=WIDE["spec"]["parallelism"])
+
+
+def test_of_two_groups_with_room_for_one_one_serves_and_the_other_holds_no_gpu(
+    cluster: Cluster, client: ClientPod
+) -> None:
+    one_each = {SHORT: 1}
+    with advertised(cluster, one_each), advertised(cluster, one_each, SECOND):
+        names = ("one", "other")
+        cluster.apply_all([on_gpus(name) for name in names], NAMESPACE)
+        serving = eventually(
+            "one serves", lambda: next((n for n in names if _is_ready_service(cluster, n)), None), PATIENCE
+        )
+        (held,) = (name for name in names if name != serving)
+        cluster.wait_condition(NAMESPACE, held, "Ready", "False", reason="InsufficientGPUs", timeout=PATIENCE)
+        assert f"Insufficient {SHORT} for 2 pods of a replica at once" in str(cluster.failure(NAMESPACE, held))
+        pods = cluster.pods(NAMESPACE, held)
+        assert len(pods) == 2
+        assert not any("nodeName" in pod["spec"] for pod in pods)
+        assert _is_ready_service(cluster, serving)
+        cluster.kubectl("delete", "llms", serving, "-n", NAMESPACE, KUBECTL_TIMEOUT)
+        cluster.wait_condition(NAMESPACE, held, "Ready", "True", timeout=PATIENCE)
+        cluster.kubectl("delete", "llms", held, "-n", NAMESPACE, KUBECTL_TIMEOUT)
+
+
+def _is_ready_service(cluster: Cluster, name: str) -> bool:
+    return (cluster.condition(NAMESPACE, name, "Ready") or {}).get("status") == "True"
+
+
+MOVED, MOVES_IN = "moved", "e2e-groups-moved"
+HALF = {"tensorParallelSize": 2}
+ONE = stand_in(MOVED, {"start_seconds": 2, "tokens_per_second": 20}, parallelism=HALF, scaling={"replicas": 2})
+
+
+def _two_nodes(cluster: Cluster) -> None:
+    _edit(cluster, parallelism={**HALF, "nodes": 2})
+
+
+def _one_node(cluster: Cluster) -> None:
+    _edit(cluster, parallelism={**HALF, "nodes": 1})
+
+
+def _another_template(cluster: Cluster) -> None:
+    _edit(cluster, batching={"maxNumSeqs": 100})
+
+
+def _without_a_worker(cluster: Cluster) -> None:
+    """Its pod, as an eviction would end it."""
+    worker = next(pod for pod in cluster.pods(MOVES_IN, MOVED) if pod["metadata"]["labels"][RANK_LABEL] == "1")
+    cluster.kubectl("delete", "pod", worker["metadata"]["name"], "-n", MOVES_IN, "--wait=false")
+
+
+STORIES: dict[str, tuple[Callable[[Cluster], None], str]] = {
+    "to two nodes": (_two_nodes, "leaderworkersets"),
+    "another template": (_another_template, "leaderworkersets"),
+    "the end of a worker's pod": (_without_a_worker, "leaderworkersets"),
+    "to one node": (_one_node, "deployments"),
+}
+
+
+def test_no_request_is_lost_while_replicas_move_roll_and_lose_a_pod(cluster: Cluster, record: Record) -> None:
+    load = ("--rate", "8", "--output-tokens", "10,20,80")
+    figures: JSON = {}
+    with under_load(cluster, MOVES_IN, ONE, PATIENCE, *load) as probe:
+        for story, (change, kind) in STORIES.items():
+            began = time.monotonic()
+            with probe.during(story):
+                probe.strike(*cluster.pods(MOVES_IN, MOVED))
+                change(cluster)
+                eventually("it is taken up", lambda: not _is_rolled_out(cluster), PATIENCE)
+                eventually("it is rolled out", lambda: _is_rolled_out(cluster), PATIENCE)
+            figures[story] = {**probe.figures(story), "seconds": round(time.monotonic() - began, 1)}
+            record(**figures)
+            probe.assert_nothing_lost(story)
+            replicas = {
+                plural: (cluster.get(plural, MOVES_IN, MOVED) or {"spec": {}})["spec"].get("replicas", 0)
+                for plural in ("leaderworkersets", "deployments")
+            }
+            assert replicas == {"leaderworkersets": 0, "deployments": 0, kind: 2}
+
+
+def _edit(cluster: Cluster, **spec: object) -> None:
+    cluster.patch("llmservices", MOVES_IN, MOVED, {"spec": spec})
+
+
+def _is_rolled_out(cluster: Cluster) -> bool:
+    service = cluster.must_get("llmservices", MOVES_IN, MOVED)
+    found = condition(service, "Ready") or {}
+    is_current = service["status"].get("observedGeneration") == service["metadata"]["generation"]
+    return is_current and found.get("status") == "True"
+
+
+def _runs(pods: dict[int, JSON]) -> set[tuple[str, int]]:
+    """Each pod, and how often its container started."""
+    return {
+        (pod["metadata"]["uid"], each["restartCount"])
+        for pod in pods.values()
+        for each in pod["status"]["containerStatuses"]
+    }
+
+
+def _is_ready(pod: JSON) -> bool:
+    return (condition(pod, "Ready") or {}).get("status") == "True"
+
+
+def _is_condition(cluster: Cluster, kind: str) -> bool:
+    return (cluster.condition(NAMESPACE, NAME, kind) or {}).get("status") == "True"
+
+
+def _seconds_until(look: Callable[[], bool], began: float) -> float:
+    eventually("it", look, PATIENCE)
+    return time.monotonic() - began

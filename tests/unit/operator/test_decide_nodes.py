@@ -1,0 +1,329 @@
+"""An edit of spec.parallelism.nodes from or to one: replicas move to another kind of workload, and what serves goes on
+serving until they do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL
+from llmservice_planner.room import NodeRoom, Room
+
+from tests.unit.decide_world import H100, World, a_pod, a_world
+
+ONE = {"tensorParallelSize": 2}
+TWO = {"tensorParallelSize": 2, "nodes": 2}
+GPUS = "nvidia.com/gpu"
+
+
+def room(*free: int) -> Room:
+    """Nodes with so many GPUs free."""
+    plenty = {"cpu": Decimal(64), "memory": Decimal(2**40), "pods": Decimal(100)}
+    return Room(
+        tuple(
+            NodeRoom(f"node-{number}", H100.product, plenty | {GPUS: Decimal(8)}, {GPUS: Decimal(8 - each)})
+            for number, each in enumerate(free)
+        )
+    )
+
+
+def pods_of(world: World, kind: str, *, ready: bool) -> dict[str, Any]:
+    """What the controller of the workload makes of it."""
+    workload = world.children[kind, "x"]
+    count = workload["spec"]["replicas"]
+    is_set = kind == "LeaderWorkerSet"
+    template = workload["spec"]["leaderWorkerTemplate"]["workerTemplate"] if is_set else workload["spec"]["template"]
+    revision = template["metadata"]["labels"]["llmservice.dev/revision"]
+    found = {}
+    for number in range(count):
+        for rank in range(2 if is_set else 1):
+            name = f"{'g' if is_set else 'x'}-{number}" + (f"-{rank}" if rank else "")
+            found[name] = a_pod(name, revision, ready=ready)
+            if is_set:
+                labels = found[name]["metadata"]["labels"]
+                labels.pop("pod-template-hash", None)
+                labels |= {GROUP_INDEX_LABEL: str(number), RANK_LABEL: str(rank)}
+                owner = {"kind": "StatefulSet", "name": f"x-{number}" if rank else "x", "uid": "s", "controller": True}
+                found[name]["metadata"]["ownerReferences"] = [owner]
+    numbers = dict.fromkeys(("updatedReplicas", "readyReplicas", "availableReplicas"), count if ready else 0)
+    seen = workload["metadata"]["generation"]
+    workload["status"] = {"replicas": count, "observedGeneration": seen, **numbers}
+    workload["status"]["conditions"] = [{"type": "Available", "status": "True", "observedGeneration": seen}]
+    return found
+
+
+def there(world: World) -> dict[str, int]:
+    """Replicas that each workload is to have."""
+    kinds = ("Deployment", "LeaderWorkerSet")
+    return {kind: world.children[kind, "x"]["spec"]["replicas"] for kind in kinds if (kind, "x") in world.children}
+
+
+def selects_leaders(world: World) -> bool:
+    return RANK_LABEL in world.children["Service", "x"]["spec"]["selector"]
+
+
+def served(parallelism: dict[str, Any], replicas: int = 1) -> World:
+    kind = "LeaderWorkerSet" if "nodes" in parallelism else "Deployment"
+    world = a_world(H100, parallelism=parallelism, scaling={"replicas": replicas})
+    world.settle()
+    world.pods = pods_of(world, kind, ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+    assert selects_leaders(world) is (kind == "LeaderWorkerSet")
+    return world
+
+
+CHANGES = [pytest.param(ONE, TWO, id="to two nodes"), pytest.param(TWO, ONE, id="to one node")]
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_with_room_the_new_replicas_are_ready_before_the_old_ones_end(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    world = served(before, replicas=2)
+    old, new = ("Deployment", "LeaderWorkerSet") if "nodes" in after else ("LeaderWorkerSet", "Deployment")
+    olds = dict(world.pods)
+    world.room = room(8, 8)
+    world.edit(parallelism=after)
+    world.settle()
+    assert there(world) == {old: 2, new: 2}
+    assert selects_leaders(world) is ("nodes" in before), "the old ones are asked"
+
+    world.room = room(0, 0)  # the new ones have taken it
+    made = pods_of(world, new, ready=False)
+    first = {name: pod for name, pod in pods_of(world, new, ready=True).items() if "-0" in name}
+    world.pods = olds | made | first
+    world.settle()
+    assert there(world) == {old: 2, new: 2}, "one of two is not ready yet"
+    assert selects_leaders(world) is ("nodes" in before)
+
+    news = pods_of(world, new, ready=True)
+    world.pods, world.unlisted = olds | news, set(news)
+    world.step()
+    assert selects_leaders(world) is ("nodes" in after)
+    assert there(world) == {old: 2, new: 2}, "no request reaches the new ones yet"
+    world.unlisted = set()
+    world.settle()
+    assert there(world) == {old: 0, new: 2}
+
+    world.pods = news
+    pods_of(world, old, ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+    assert world.condition("Available")[0] == "True"
+    assert world.decide().is_steady
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_without_room_the_old_ones_end_first(before: dict[str, Any], after: dict[str, Any]) -> None:
+    world = served(before)
+    old, new = ("Deployment", "LeaderWorkerSet") if "nodes" in after else ("LeaderWorkerSet", "Deployment")
+    for node, pod in enumerate(world.pods.values()):
+        pod["spec"]["nodeName"] = f"node-{node}"
+    world.room = room(1, 0) if "nodes" in before else room(0, 1)
+    world.edit(parallelism=after)
+    world.settle()
+    assert there(world) == {old: 0, new: 0}
+    assert selects_leaders(world) is ("nodes" in before), "until the old ones have ended"
+
+    world.pods = {}
+    pods_of(world, old, ready=True)
+    world.settle()
+    assert there(world) == {old: 0, new: 1}
+    assert selects_leaders(world) is ("nodes" in after)
+    world.pods = pods_of(world, new, ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+@pytest.mark.parametrize("strategy", ["Auto", "Replace", "Recreate"])
+def test_the_end_of_all_replicas_is_reported_first_where_nobody_asked_for_it(
+    before: dict[str, Any], after: dict[str, Any], strategy: str
+) -> None:
+    world = served(before, replicas=2)
+    old = "Deployment" if "nodes" in after else "LeaderWorkerSet"
+    for node, pod in enumerate(world.pods.values()):
+        pod["spec"]["nodeName"] = f"node-{node % 2}"
+    world.room = room(0, 0)
+    world.edit(parallelism=after, rollout={"strategy": strategy})
+    world.step()
+    is_told = strategy == "Recreate"
+    assert there(world)[old] == (0 if is_told else 2)
+    assert is_told or "All replicas end" in world.status["rollout"]["reason"]
+    world.settle()
+    assert there(world)[old] == 0
+
+
+def test_new_replicas_without_room_are_late_and_the_old_ones_end_for_them() -> None:
+    world = served(ONE)
+    olds = dict(world.pods)
+    for pod in olds.values():
+        pod["spec"]["nodeName"] = "node-0"
+    world.room = room(2, 2)
+    world.edit(parallelism=TWO)
+    world.settle()
+    made = pods_of(world, "LeaderWorkerSet", ready=False)
+    for pod in made.values():
+        pod["metadata"]["creationTimestamp"] = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        lacking = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"] = {
+            "phase": "Pending",
+            "conditions": [lacking | {"message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."}],
+        }
+        pod["spec"].pop("nodeName", None)
+    world.pods, world.room = olds | made, room(0, 1)
+    world.settle()
+    assert world.status["rollout"]["strategy"] == "Surge"
+    world.now += timedelta(seconds=world.settings.surge_deadline_seconds)
+    world.step()
+    assert "All replicas end" in world.status["rollout"]["reason"]
+    world.settle()
+    assert there(world) == {"Deployment": 0, "LeaderWorkerSet": 1}
+
+
+def test_new_replicas_that_never_are_ready_beside_the_old_ones_are_stalled() -> None:
+    world = served(ONE)
+    olds = dict(world.pods)
+    world.room = room(8, 8)
+    world.edit(parallelism=TWO, rollout={"progressDeadlineSeconds": 600})
+    world.settle()
+    made = pods_of(world, "LeaderWorkerSet", ready=False)
+    for pod in made.values():
+        pod["metadata"]["creationTimestamp"] = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    world.pods = olds | made
+    world.settle()
+    assert "Stalled" not in world.conditions()
+    world.now += timedelta(seconds=601)
+    world.settle()
+    assert world.condition("Stalled") == ("True", "ProgressDeadlineExceeded")
+    assert world.condition("Available")[0] == "True"
+
+
+HIDDEN = frozenset({"LeaderWorkerSet"})
+
+
+@pytest.mark.parametrize("strategy", ["Auto", "Surge", "Replace", "Recreate"])
+def test_without_leaderworkersets_what_serves_goes_on_and_the_remedy_is_named(strategy: str) -> None:
+    world = served(ONE)
+    world.hidden, world.room = HIDDEN, room(0, 0)
+    service = world.children["Service", "x"]
+    world.edit(parallelism=TWO, rollout={"strategy": strategy})
+    world.settle()
+    assert there(world) == {"Deployment": 1}
+    assert world.children["Service", "x"] == service
+    assert world.condition("Ready") == ("False", "AdmissionRefused")
+    assert world.condition("Available")[0] == "True"
+    assert "groups.enabled" in world.conditions()["Ready"]["message"]
+
+
+@pytest.mark.parametrize("after", [TWO, ONE], ids=["unchanged", "an edit to one node"])
+def test_a_set_that_is_not_seen_any_more_is_left_as_it_is(after: dict[str, Any]) -> None:
+    world = served(TWO)
+    (seen,) = (world.children.pop(("LeaderWorkerSet", "x")),)
+    world.hidden = HIDDEN
+    before = dict(world.children)
+    world.edit(parallelism=after)
+    world.settle()
+    assert (dict(world.children), seen["spec"]["replicas"]) == (before, 1)
+    assert "has 2 pods and is left as it is" in world.conditions()["Ready"]["message"]
+
+
+def test_the_networkpolicy_stays_until_the_last_pod_of_a_group_has_ended() -> None:
+    world = a_world(H100, parallelism=TWO)
+    world.settings = replace(world.settings, has_groups=True)
+    world.settle()
+    world.pods = pods_of(world, "LeaderWorkerSet", ready=True)
+    world.settle()
+    world.room = room(8, 8)
+    world.edit(parallelism=ONE)
+    world.settle()
+    assert ("NetworkPolicy", "x") in world.children
+    world.pods = pods_of(world, "Deployment", ready=True)
+    world.settle()
+    assert ("NetworkPolicy", "x") not in world.children
+
+
+REFUSED = {
+    "reason": "FailedCreate",
+    "message": 'create Pod x-0 in StatefulSet x failed error: pods "x-0" is forbidden: exceeded quota: gpus, '
+    "requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4",
+    "lastTimestamp": "2026-01-02T03:04:20Z",
+}
+
+
+def test_pods_that_cannot_be_made_are_reported_and_late() -> None:
+    """LeaderWorkerSet says nothing of them."""
+    world = a_world(H100, parallelism=TWO, rollout={"progressDeadlineSeconds": 600})
+    world.settle()
+    pods_of(world, "LeaderWorkerSet", ready=False)
+    made = world.children["LeaderWorkerSet", "x"]["metadata"]
+    made["managedFields"][0]["time"] = made["creationTimestamp"] = "2026-01-02T03:04:05Z"
+    world.now = datetime(2026, 1, 2, 3, 4, 30, tzinfo=UTC)
+    world.settle()
+    assert world.condition("Ready") == ("False", "Progressing")
+    world.events = {"StatefulSet/x": [REFUSED]}
+    world.settle()
+    assert world.condition("Ready") == ("False", "QuotaExceeded")
+    world.now += timedelta(seconds=600)
+    world.settle()
+    assert world.condition("Stalled") == ("True", "QuotaExceeded")
+
+
+def test_an_edit_that_is_taken_back_ends_what_it_made() -> None:
+    world = served(ONE)
+    olds = dict(world.pods)
+    world.room = room(8, 8)
+    world.edit(parallelism=TWO)
+    world.settle()
+    world.pods = olds | pods_of(world, "LeaderWorkerSet", ready=False)
+    world.edit(parallelism=ONE)
+    world.settle()
+    assert there(world) == {"Deployment": 1, "LeaderWorkerSet": 0}
+    assert not selects_leaders(world)
+    world.pods = olds
+    pods_of(world, "LeaderWorkerSet", ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+
+
+def test_a_change_that_does_not_fit_leaves_the_workload_and_its_service_alone() -> None:
+    world = served(ONE)
+    before = dict(world.children)
+    world.edit(parallelism={"tensorParallelSize": 16, "nodes": 1, "pipelineParallelSize": 2})
+    world.edit(parallelism={**TWO, "nodes": 2}, precision={"weights": "float32"}, batching={"maxModelLen": 2**21})
+    world.settle()
+    assert world.condition("Fits")[0] == "False"
+    assert world.children == before
+
+
+def test_a_group_that_never_was_ready_is_late_after_the_deadline_and_one_that_was_is_not() -> None:
+    """LeaderWorkerSet keeps no deadline."""
+    world = a_world(H100, parallelism=TWO, rollout={"progressDeadlineSeconds": 600})
+    world.settle()
+    world.pods = pods_of(world, "LeaderWorkerSet", ready=False)
+    for pod in world.pods.values():
+        pod["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z"
+    world.now = datetime(2026, 1, 2, 3, 10, tzinfo=UTC)
+    world.settle()
+    assert "Stalled" not in world.conditions()
+    assert world.decide().requeue_after == pytest.approx(245, abs=1)
+    world.now += timedelta(minutes=5)
+    world.settle()
+    assert world.condition("Stalled") == ("True", "ProgressDeadlineExceeded")
+
+    world.pods = pods_of(world, "LeaderWorkerSet", ready=True)
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+    for pod in world.pods.values():
+        server = pod["status"]["containerStatuses"][0]
+        server |= {"ready": False, "started": True}
+        pod["status"]["conditions"] = [
+            {"type": "PodScheduled", "status": "True"},
+            {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-02T03:14:00Z"},
+        ]
+    world.settle()
+    assert "Stalled" not in world.conditions()

@@ -21,6 +21,12 @@ Product = Annotated[
     str, StringConstraints(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 ]
 
+TopologyKey = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=QUALIFIED_NAME)]
+Interface = Annotated[
+    str, StringConstraints(min_length=1, max_length=15, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.@]*[A-Za-z0-9])?$")
+]
+_DEVICE = r"^[A-Za-z0-9]([-A-Za-z0-9_]*[A-Za-z0-9])?$"
+
 
 class Precision(ApiModel):
     """What the weights and the KV cache are held in, and what vLLM computes in."""
@@ -65,6 +71,48 @@ class Precision(ApiModel):
         return self.quantization or LOAD_METHODS.get(self.weights)
 
 
+class Network(ApiModel):
+    """How the pods of a replica over several nodes exchange data. See docs/serving/several-nodes.md."""
+
+    preset: Literal["tcp", "infiniband", "roce", "efa", "gke"] | None = knob(
+        description="The network that NCCL has to use, so that a start fails where it is missing, in place of being "
+        "slow: tcp (no RDMA), infiniband, roce, efa (AWS), gke (Google's gIB). Default: NCCL chooses.",
+        examples=["infiniband"],
+    )
+    interface: Interface | None = knob(
+        description="Network interface in the pod for data and for NCCL's and gloo's own connections. Default: the one "
+        "with the pod's address.",
+        examples=["eth1"],
+    )
+    rdma_resource: ResourceName | None = knob(
+        description="Resource by which a pod gets RDMA devices, as a device plugin advertises it. Needed with "
+        "infiniband and roce. Default with efa: vpc.amazonaws.com/efa.",
+        examples=["rdma/ib"],
+    )
+    rdma_count: int | None = knob(
+        description="How many of rdmaResource each pod gets. Default: 1.", examples=[4], bounds=(1, 64)
+    )
+    rdma_devices: Many[Annotated[str, StringConstraints(min_length=1, max_length=32, pattern=_DEVICE)]] | None = knob(
+        description="With infiniband and roce: the devices for data (NCCL_IB_HCA, UCX_NET_DEVICES). Default: all that "
+        "the pod has.",
+        examples=[["mlx5_0", "mlx5_1"]],
+        min_length=1,
+        max_length=16,
+    )
+    host_network: bool = knob(
+        False,
+        description="The pods use their nodes' network and ports, as RDMA needs where no plugin gives pods devices of "
+        "their own. Of all services only one such pod fits on a node. Namespaces and the operator's own policy must "
+        "allow it.",
+        examples=[True],
+    )
+    shared_memory: Quantity | None = knob(
+        description="Size of /dev/shm, which counts as memory of the pod. Default: the operator's, 2Gi with several "
+        "GPUs a pod.",
+        examples=["16Gi"],
+    )
+
+
 class Parallelism(ApiModel):
     """How one replica is spread over accelerators. GPUs of one replica: the product of the three sizes."""
 
@@ -75,11 +123,20 @@ class Parallelism(ApiModel):
         examples=[2],
         bounds=(1, 64),
     )
+    topology_key: TopologyKey | None = knob(
+        description="With several nodes: they all have the same value of this node label, such as a rack, an NVLink "
+        "domain or a zone. Default: any nodes.",
+        examples=["topology.kubernetes.io/zone"],
+    )
     step_timeout_seconds: int | None = knob(
         description="With several nodes: how long one step of the model may take before vLLM gives up, so that a node "
         "that is cut off ends requests (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS). Default: 60.",
         examples=[120],
         bounds=(5, 3600),
+    )
+    network: Network | None = knob(
+        description="With several nodes: the network between them. See docs/serving/several-nodes.md.",
+        examples=[{"preset": "infiniband", "rdmaResource": "rdma/ib"}],
     )
     tensor_parallel_size: int = knob(
         1,

@@ -285,6 +285,46 @@ PARALLELISM = (
         "a step has a limit with several nodes only: set nodes above 1, or remove stepTimeoutSeconds",
         ".stepTimeoutSeconds",
     ),
+    Rule(
+        "!has(self.topologyKey) || (has(self.nodes) && self.nodes > 1)",
+        "only pods of one replica are kept together: set nodes above 1, or remove topologyKey",
+        ".topologyKey",
+    ),
+    Rule(
+        "!has(self.topologyKey) || self.topologyKey != 'kubernetes.io/hostname'",
+        "the pods of a replica are on a node each: set topologyKey to a label that several nodes share, or remove it",
+        ".topologyKey",
+    ),
+    Rule(
+        "!has(self.network) || (has(self.nodes) && self.nodes > 1)",
+        "this is the network between several nodes: set nodes above 1, or remove network",
+        ".network",
+    ),
+)
+
+_PRESET = "(has(self.preset) ? self.preset : '')"
+NETWORK = (
+    Rule(
+        f"!({_PRESET} in ['infiniband', 'roce']) || has(self.rdmaResource)",
+        "a pod gets these devices by a resource: set rdmaResource to what your device plugin advertises, such as "
+        "rdma/ib, or preset to tcp",
+        ".rdmaResource",
+    ),
+    Rule(
+        f"{_PRESET} != 'tcp' || !(has(self.rdmaResource) || has(self.rdmaCount) || has(self.rdmaDevices))",
+        "with tcp no RDMA device is used: set another preset, or remove rdmaResource, rdmaCount and rdmaDevices",
+        ".preset",
+    ),
+    Rule(
+        f"!has(self.rdmaDevices) || {_PRESET} in ['infiniband', 'roce']",
+        "devices are chosen with infiniband and roce only: set preset to one of them, or remove rdmaDevices",
+        ".rdmaDevices",
+    ),
+    Rule(
+        f"!has(self.rdmaCount) || has(self.rdmaResource) || {_PRESET} == 'efa'",
+        "so many of which resource: set rdmaResource, or remove rdmaCount",
+        ".rdmaCount",
+    ),
 )
 
 BATCHING = (
@@ -445,6 +485,7 @@ ENGINE_RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
     {
         "spec.precision": PRECISION,
         "spec.parallelism": PARALLELISM,
+        "spec.parallelism.network": NETWORK,
         "spec.batching": BATCHING,
         "spec.compilation": COMPILATION,
         "spec.contextExtension": CONTEXT_EXTENSION,

@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from llmservice_api.base import BY_NAME, ApiModel, Many
 from llmservice_api.constants import TYPICAL_REQUEST
+from llmservice_api.engine import Parallelism
 from llmservice_api.spec import LLMServiceSpec
 
 Text = Annotated[str, StringConstraints(max_length=4096)]
@@ -135,11 +136,16 @@ _OWN_SHAPE: dict[str, type[StatusModel]] = {
 }
 _IN_FORCE: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     (
-        *("precision", "parallelism", "batching", "attention", "compilation", "context_extension"),
+        *("precision", "batching", "attention", "compilation", "context_extension"),
         *("speculative_decoding", "lora", "generation"),
     ),
     (),
-) | {"drain": ("timeout_seconds",), "endpoint": ("port",), "runtime": ("image", "version", "sleep_mode")}
+) | {
+    "parallelism": tuple(name for name in Parallelism.model_fields if name not in ("network", "topology_key")),
+    "drain": ("timeout_seconds",),
+    "endpoint": ("port",),
+    "runtime": ("image", "version", "sleep_mode"),
+}
 """Sections of the spec in status.effective, with the fields that are repeated; none: all."""
 
 

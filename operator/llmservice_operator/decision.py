@@ -293,6 +293,8 @@ class Release:
 
     pod: str
     uid: str
+    node_selector: tuple[tuple[str, str], ...] = ()
+    """Further labels of its node."""
 
 
 class Update(Enum):

@@ -94,10 +94,21 @@ def test_others_are_not(token: Token, owner: JSON, plural: str, make: Any, messa
 
 SMALL = {"resources": {"requests": {"cpu": "1m", "memory": "1Mi"}}}
 GATES = [{"name": "llmservice.dev/group"}, {"name": "another.example/gate"}]
-HELD = {**POD, "containers": [CONTAINER | SMALL], "schedulingGates": GATES}
+ONE_RACK = {
+    "topologyKey": "rack",
+    "labelSelector": {"matchLabels": {"a": "b"}},
+    "matchLabelKeys": ["leaderworkerset.sigs.k8s.io/group-index"],
+}
+HELD = {
+    **POD,
+    "containers": [CONTAINER | SMALL],
+    "schedulingGates": GATES,
+    "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [ONE_RACK]}},
+}
 ANOTHER = [{"name": "another.example/gate"}]
 CHANGES: dict[str, tuple[JSON, bool]] = {
     "its own gate goes": ({"schedulingGates": ANOTHER}, True),
+    "the rack for all beside it": ({"schedulingGates": ANOTHER, "nodeSelector": {"rack": "r1"}}, True),
     "another gate goes": ({"schedulingGates": [{"name": "llmservice.dev/group"}]}, False),
     "all gates go": ({"schedulingGates": []}, False),
     "another image beside it": (

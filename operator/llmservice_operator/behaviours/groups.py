@@ -2,21 +2,27 @@
 part would hold GPUs that neither can use.
 
 Each pod is made with a scheduling gate, which goes once the nodes have room for all pods of the replica, of one service
-at a time. A pod that replaces a lost one does not wait: the others have their nodes.
+at a time. A pod that replaces a lost one does not wait: the others have their nodes. With a topology key the nodes are
+of one domain, which the pods are told with it: the scheduler would choose one for the first pod alone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from llmservice_api.constants import GROUP_GATE
-from llmservice_planner.room import fitting_on_separate_devices, nodes_for, requests_of
+from llmservice_planner.room import NodeRoom, fitting_on_separate_devices, nodes_for, requests_of
 
 from llmservice_operator.decision import GroupTurn, Inputs, Release, Requirements, RoomQuery
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.manifests.server import accelerator_resource
+from llmservice_operator.manifests.server import accelerator_resource, domain_label
 from llmservice_operator.observe.observed import POD, Observed
 from llmservice_operator.workload.port import Replica, WorkloadFacts
+
+Json = Mapping[str, Any]
 
 RECHECK_SECONDS = 10.0
 """Seconds until room is looked for again: lists of nodes are shared for as long."""
@@ -69,13 +75,13 @@ def _step(inputs: Inputs) -> GroupStep | Requirements:
     turn = inputs.group_turn.value
     if not turn.is_own:  # what the status says of them stays meanwhile
         return GroupStep(observed, recheck_after=RECHECK_SECONDS)
-    lacks = _lacks(inputs, workload, turn)
-    if isinstance(lacks, Requirements):
-        return lacks
-    if lacks is None:
-        return GroupStep(observed, _of(complete[:1]), is_placing=True)
+    place = _place(inputs, workload, turn)
+    if isinstance(place, Requirements):
+        return place
+    if isinstance(place, _Place):
+        return GroupStep(observed, _of(complete[:1], place.node_selector), is_placing=True)
     held = {pod.uid for each in complete for pod in each.pods}
-    causes = (lacks,) if lacks else ()
+    causes = (place,) if place else ()
     pods = tuple(replace(pod, unschedulable=causes) if pod.uid in held else pod for pod in observed.pods)
     return GroupStep(replace(observed, pods=pods), recheck_after=RECHECK_SECONDS)
 
@@ -89,12 +95,22 @@ def _waits_only_for_room(each: Replica, nodes: int) -> bool:
     return len(each.pods) >= nodes and all(map(_may_go, each.pods))
 
 
-def _of(groups: list[Replica]) -> tuple[Release, ...]:
-    return tuple(Release(pod.name, pod.uid) for each in groups for pod in each.pods if _may_go(pod))
+_Labels = tuple[tuple[str, str], ...]
 
 
-def _lacks(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> str | Requirements | None:
-    """What the nodes lack for one more replica, in the scheduler's words; None: nothing, empty: it is not known yet.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The pods of one more replica may look for nodes."""
+
+    node_selector: _Labels = ()
+
+
+def _of(groups: list[Replica], node_selector: _Labels = ()) -> tuple[Release, ...]:
+    return tuple(Release(pod.name, pod.uid, node_selector) for each in groups for pod in each.pods if _may_go(pod))
+
+
+def _place(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> _Place | str | Requirements:
+    """Where one more replica goes, or what the nodes lack for it, in the scheduler's words; empty: it is not known yet.
 
     Where no node is eligible, pods hold nothing while they wait, and the scheduler says why. A node autoscaler only
     sees pods without gates.
@@ -107,10 +123,23 @@ def _lacks(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> str | Re
     if room.may_be_known_soon:
         return ""
     spec = workload.template().get("spec") or {}
-    nodes = list(nodes_for(room, spec))
-    places = sum(fitting_on_separate_devices(node, requests_of(spec), resource) > 0 for node in nodes)
-    if room.unknown is not None or places >= workload.nodes:
-        return None
-    if not nodes or (inputs.settings.has_node_autoscaler and not turn.are_others_placing):
-        return None
-    return f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once"
+    label, nodes = domain_label(spec), list(nodes_for(room, spec))
+    domains = _domains(nodes, spec, resource, label)
+    # The smallest that is large enough: others stay whole for larger replicas.
+    enough = min(((count, name) for name, count in domains.items() if count >= workload.nodes), default=None)
+    if enough is not None:
+        return _Place(() if label is None else ((label, enough[1]),))
+    if room.unknown is not None or not nodes or (inputs.settings.has_node_autoscaler and not turn.are_others_placing):
+        return _Place()
+    within = "" if label is None else f" within one {label}"
+    return f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once{within}"
+
+
+def _domains(nodes: list[NodeRoom], spec: Json, resource: str | None, label: str | None) -> dict[str, int]:
+    """Nodes with room for a pod of this spec, by domain: the value of the label, or all together without one."""
+    found = Counter[str]()
+    for node in nodes:
+        domain = "" if label is None else node.labels.get(label)
+        if domain is not None and fitting_on_separate_devices(node, requests_of(spec), resource) > 0:
+            found[domain] += 1
+    return found

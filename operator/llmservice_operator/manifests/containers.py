@@ -17,6 +17,7 @@ from llmservice_api.service import LLMService
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import contract
 
+from llmservice_operator.manifests import network
 from llmservice_operator.manifests.meta import adapters_config_name
 from llmservice_operator.manifests.revision import revision_key
 from llmservice_operator.manifests.server import CHAT_TEMPLATE_FILE, cpu_kv_cache_gib, shared_memory_gib
@@ -198,6 +199,7 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
     if llm.spec.parallelism.nodes > 1:
         # vLLM's own limit is 300 s, for which a stream would hang after the network was cut.
         variables["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] = str(llm.spec.parallelism.step_timeout_seconds or STEP_SECONDS)
+        variables |= network.variables(llm)
     if llm.spec.accelerator.type != "cpu":
         return variables
     # On CPUs vLLM 0.32 cannot read the code that it saves, so that each start would compile again; without saving, the

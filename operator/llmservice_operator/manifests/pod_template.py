@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmservice_api.engine import Compilation
+from llmservice_api.engine import Compilation, Parallelism
 from llmservice_api.flags import in_force
 from llmservice_api.model import HubSource
 from llmservice_api.service import LLMService, cached_by_service
@@ -22,6 +22,7 @@ from llmservice_planner.versions import image_version
 from llmservice_runtime import contract
 from llmservice_runtime.options import ServeOptions
 
+from llmservice_operator.manifests import network
 from llmservice_operator.manifests.containers import (
     RUNTIME_VOLUME,
     Mounted,
@@ -125,6 +126,7 @@ def _rendered(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": contract.grace_period_seconds(llm.spec.drain.timeout_seconds),
+        **network.pod_fields(llm),
         **_placement(llm, settings, chosen),
     }
     metadata: Manifest = {"labels": given.metadata.labels | labels(llm)}
@@ -157,7 +159,7 @@ def _server(
         "env": environment(llm, settings),
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(llm).items()],
         "resources": server_resources(llm, settings, host_memory_gib),
-        "securityContext": CONTAINER_SECURITY,
+        "securityContext": CONTAINER_SECURITY | network.container_security(llm),
         "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],
         # A short period, so that Ready follows soon; the supervisor enforces the start budget.
         "startupProbe": _probe(contract.STARTUP_PATH, _STARTUP_PERIOD, START_CEILING_SECONDS // _STARTUP_PERIOD),
@@ -341,7 +343,7 @@ def effective(llm: LLMService, template: Manifest, chosen: RevisionChoices = NO_
         ),
         "precision": in_force(spec.precision)
         | _known(dtype=spec.precision.compute_dtype, quantization=spec.precision.method),
-        "parallelism": _of_one_node(in_force(spec.parallelism)),
+        "parallelism": _sizes(spec.parallelism),
         "batching": _batching(llm, runs, chosen),
         "attention": in_force(spec.attention),
         "compilation": _compilation(spec.compilation),
@@ -427,9 +429,10 @@ def _devices(llm: LLMService, chosen: RevisionChoices) -> tuple[Device, ...]:
     return tuple(device for device in devices if device is not None) if None not in devices else ()
 
 
-def _of_one_node(sizes: dict[str, Any]) -> dict[str, Any]:
+def _sizes(parallelism: Parallelism) -> dict[str, Any]:
     """Without the number of nodes where it is one: no stored status changes by an upgrade."""
-    return {name: value for name, value in sizes.items() if (name, value) != ("nodes", 1)}
+    left_out = ("network", "topologyKey", *(("nodes",) if parallelism.nodes == 1 else ()))
+    return {name: value for name, value in in_force(parallelism).items() if name not in left_out}
 
 
 def _accelerator(llm: LLMService) -> dict[str, Any]:

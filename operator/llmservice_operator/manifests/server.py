@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from llmservice_api.constants import UPDATE_REQUESTED_ANNOTATION
+from llmservice_api.constants import GROUP_INDEX_LABEL, UPDATE_REQUESTED_ANNOTATION
 from llmservice_api.flags import FLAGS
 from llmservice_api.service import LLMService
 from llmservice_api.spec import ANY_DOMAIN, LLMServiceSpec
@@ -37,6 +37,7 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_vllm.flags import Flag
 from llmservice_vllm.versions import flag_table_or_default
 
+from llmservice_operator.manifests import network
 from llmservice_operator.manifests.meta import Manifest, selector
 from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices, revision_key
 from llmservice_operator.manifests.settings import DEFAULT_VLLM_VERSION, Settings
@@ -220,6 +221,9 @@ def shared_memory_gib(llm: LLMService, settings: Settings) -> int:
     needs 160 MiB at least. vLLM keeps offloaded KV cache there, in a file that all ranks map.
     """
     offloaded = offloaded_gib(llm)
+    asked = network.shared_memory_gib(llm)
+    if asked is not None:
+        return asked + offloaded
     if llm.spec.parallelism.accelerators_of_node > 1:
         return settings.shared_memory_gib + offloaded
     return offloaded + (1 if llm.spec.accelerator.type == "cpu" or offloaded else 0)
@@ -243,6 +247,7 @@ def server_resources(llm: LLMService, settings: Settings, host_memory_gib: int =
     resource = accelerator_resource(llm)
     if resource is not None:
         limits[resource] = str(llm.spec.parallelism.accelerators_of_node)
+    limits |= network.rdma_limits(llm)
     return {"requests": requests} | ({"limits": limits} if limits else {})
 
 
@@ -383,7 +388,22 @@ def _affinity_among_pods(llm: LLMService) -> dict[str, Any]:
                 each | {"podAffinityTerm": _with_selector(llm, each["podAffinityTerm"])} for each in weighted
             ]
         found[kind] = rules
+    if (label := llm.spec.parallelism.topology_key) is not None:
+        together = {
+            "topologyKey": label,
+            "labelSelector": {"matchLabels": selector(llm)},
+            "matchLabelKeys": [GROUP_INDEX_LABEL],
+        }
+        rules = found.get("podAffinity") or {}
+        found["podAffinity"] = {**rules, _REQUIRED: [*rules.get(_REQUIRED, ()), together]}
     return found
+
+
+def domain_label(pod_spec: Mapping[str, Any]) -> str | None:
+    """The node label whose value is to be the same for all pods of a replica; None where they may be anywhere."""
+    rules = (pod_spec.get("affinity") or {}).get("podAffinity") or {}
+    together = (each for each in rules.get(_REQUIRED) or () if GROUP_INDEX_LABEL in (each.get("matchLabelKeys") or ()))
+    return next((each["topologyKey"] for each in together), None)
 
 
 def _with_selector(llm: LLMService, rule: dict[str, Any]) -> dict[str, Any]:

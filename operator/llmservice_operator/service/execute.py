@@ -33,7 +33,6 @@ from llmservice_api.constants import (
     BY_KIND,
     DELETION_COST_ANNOTATION,
     DRY_RUN_MANAGER,
-    GROUP_GATE,
     HAS_OWN_CONDITION,
     LLMSERVICE,
     MANAGER,
@@ -119,13 +118,13 @@ async def _release(
     release: Release, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
 ) -> None:
     """Let a pod look for a node. A refusal is in the status until it is tried again."""
-    operations: list[dict[str, Any]] = [
-        {"op": "test", "path": "/metadata/uid", "value": release.uid},
-        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GROUP_GATE}]},
-        {"op": "remove", "path": "/spec/schedulingGates"},
-    ]
+    # Gates only go: where this one was the last, no other has come.
+    spec: dict[str, Any] = {"schedulingGates": None}
+    if release.node_selector:
+        spec["nodeSelector"] = dict(release.node_selector)
+    patch = {"metadata": {"uid": release.uid}, "spec": spec}
     try:
-        pod = await ctx.kube.json_patch(POD, parent.namespace, release.pod, operations, manager=MANAGER)
+        pod = await ctx.kube.merge_patch(POD, parent.namespace, release.pod, patch, manager=MANAGER)
     except (Conflict, Invalid, NotFound) as error:
         raise ChildChanged(f"Pod {release.pod} changed under our hands: {error.message}") from error
     except Forbidden as error:

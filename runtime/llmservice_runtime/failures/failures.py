@@ -121,6 +121,15 @@ def leader_unresolved(why: str, seconds: float) -> Failure:
     return Failure(reason, f"After {seconds:.0f} s still {why}.", reason.remedy)
 
 
+def interface_without_address(name: str, there: Sequence[str]) -> Failure:
+    """The pod has no such network interface, or one without an address; `there`: those that it has."""
+    return Failure(
+        FailureReason.INVALID_CONFIGURATION,
+        f"The pod has no network interface {name} with an address; it has {', '.join(there)}.",
+        "Set spec.parallelism.network.interface to one of them, or remove it.",
+    )
+
+
 def group_member_failed(rank: int, pod: str) -> Failure:
     """A member said that it failed, and nothing that could be read of why."""
     reason = FailureReason.ENGINE_DIED

@@ -35,7 +35,7 @@ from llmservice_runtime.supervisor.vllm_process import Launched
 _LEFT_SECONDS = 60.0
 """For the processes of a vLLM that was killed to be gone, and its ports to be free."""
 _WAITING = "waiting for the other pods of the group"
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 HOST_IP = "VLLM_HOST_IP"
 
 
@@ -181,12 +181,28 @@ class GroupSupervisor(Supervisor):
     def _arguments(self) -> tuple[str, ...]:
         return (*self._args, *rank_arguments(self._group, self._member.leader_address))
 
+    async def _check(self) -> None:
+        named = self._named_interface
+        if named and not addresses.of_interface(named):
+            there = [name for _, name in socket.if_nameindex() if addresses.of_interface(name)]
+            raise Failed(failures.interface_without_address(named, there))
+        await super()._check()
+
+    @property
+    def _named_interface(self) -> str:
+        """spec.parallelism.network.interface; empty without."""
+        return self._dependencies.environment.get(_GLOO_INTERFACE, "")
+
     def _variables(self) -> Mapping[str, str]:
+        if self._named_interface:
+            return {HOST_IP: addresses.of_interface(self._named_interface)}
         own = self._dependencies.pod_addresses()
         if not own:
             return {}
         name = addresses.interface_of(own[0])
-        return {HOST_IP: own[0], **(dict.fromkeys(_INTERFACES, name) if name else {})}
+        # NCCL takes a name without "=" for a prefix.
+        names = {_GLOO_INTERFACE: name, _NCCL_INTERFACE: f"={name}"} if name else {}
+        return {HOST_IP: own[0], **names}
 
     # The leader
 

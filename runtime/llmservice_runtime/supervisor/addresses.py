@@ -59,6 +59,12 @@ def interface_of(address: str) -> str:
     return ""
 
 
+def of_interface(name: str) -> str:
+    """Its address, an IPv4 one if it has any; empty where there is no such interface, or it has no address."""
+    local = (each for each in _ipv6_of(name) if not ipaddress.IPv6Address(each).is_link_local)
+    return _ipv4_of(name) or next(local, "")
+
+
 def _ipv4_of(name: str) -> str:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))

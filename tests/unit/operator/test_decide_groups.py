@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kubeloop.resources import Key
-from llmservice_api.constants import GROUP_GATE
+from llmservice_api.constants import GROUP_GATE, GROUP_INDEX_LABEL, SERVICE_LABEL
 from llmservice_operator.decision import GroupTurn
 from llmservice_operator.observe.observed import Refusal
 from llmservice_operator.service.context import GIVEN_UP_AFTER, PLACED_WITHIN, GroupTurns
@@ -21,9 +21,9 @@ ASKED_FOR = GroupTurn(is_own=True, are_others_placing=True)
 LACKING = "Insufficient nvidia.com/gpu for 2 pods of a replica at once"
 
 
-def world_of(replicas: int = 1, free: tuple[int, ...] = (8, 8)) -> World:
+def world_of(replicas: int = 1, free: tuple[int, ...] = (8, 8), **parallelism: Any) -> World:
     """Pods of as many replicas, made and held, with a GPU each."""
-    world = a_world(H100, parallelism=TWO, scaling={"replicas": replicas})
+    world = a_world(H100, parallelism={**TWO, **parallelism}, scaling={"replicas": replicas})
     world.settle()
     world.pods = pods_of(world, "LeaderWorkerSet", ready=False)
     for pod in world.pods.values():
@@ -86,6 +86,42 @@ def test_all_pods_of_a_replica_look_for_nodes_or_none(
     assert {each.pod for each in decision.release} == ({"g-0", "g-0-1"} if expected else set())
     assert decision.is_placing is expected
     assert expected or decision.requeue_after is not None, "room comes without an event"
+
+
+RACK = "example.com/rack"
+RACKS: dict[str, tuple[tuple[tuple[int, str | None], ...], str | None]] = {
+    # free GPUs and rack of each node: the rack of the replica
+    "room for all in one rack": (((1, "a"), (1, "b"), (1, "b")), "b"),
+    "room for one in each": (((1, "a"), (1, "b")), None),
+    "nodes without the label": (((1, None), (1, None), (1, "a")), None),
+    "the smaller of two that are large enough": (((1, "a"), (1, "a"), (1, "a"), (1, "b"), (1, "b")), "b"),
+    "the first by name of two alike": (((1, "b"), (1, "b"), (1, "a"), (1, "a")), "a"),
+}
+
+
+@pytest.mark.parametrize(("nodes", "rack"), RACKS.values(), ids=RACKS.keys())
+def test_with_a_topology_key_all_pods_go_to_one_domain(
+    nodes: tuple[tuple[int, str | None], ...], rack: str | None
+) -> None:
+    world = world_of(topologyKey=RACK)
+    there = room(*(free for free, _ in nodes))
+    labelled = zip(there.nodes, nodes, strict=True)
+    named = (replace(node, labels={**node.labels, **({RACK: name} if name else {})}) for node, (_, name) in labelled)
+    world.room, world.group_turn = replace(there, nodes=tuple(named)), OWN
+    expected = set() if rack is None else {("g-0", ((RACK, rack),)), ("g-0-1", ((RACK, rack),))}
+    assert {(each.pod, each.node_selector) for each in world.decide().release} == expected
+    if rack is None:
+        world.settle()
+        assert world.status["failure"]["evidence"] == [f"{LACKING} within one {RACK}"]
+
+
+def test_pods_of_a_replica_are_kept_in_one_domain_by_its_recorded_template() -> None:
+    world = world_of(topologyKey=RACK)
+    (record,) = (child for (kind, _), child in world.children.items() if kind == "ControllerRevision")
+    rules = record["data"]["template"]["spec"]["affinity"]["podAffinity"]
+    (together,) = rules["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert (together["topologyKey"], together["matchLabelKeys"]) == (RACK, [GROUP_INDEX_LABEL])
+    assert together["labelSelector"] == {"matchLabels": {SERVICE_LABEL: "x"}}
 
 
 def test_without_room_the_status_says_what_all_of_them_lack_and_keeps_to_it_in_anothers_turn() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from kubeloop.errors import Forbidden
 from llmservice_api.constants import GROUP_GATE, GROUP_INDEX_LABEL, RANK_LABEL
 from llmservice_operator.children import RETRY_SECONDS
 from llmservice_operator.decision import Decision, Inputs, Release
+from llmservice_operator.service.execute import ChildChanged
 
 from tests.unit.reconcile_world import KEY, LABELS, World, parent
 
@@ -44,6 +46,23 @@ async def test_each_gate_is_taken_away_once() -> None:
     assert world.calls() == ["get LLMService", "patch Pod", "patch Pod"]
     await world.settle()
     assert world.calls() == []
+
+
+async def test_a_pod_is_told_its_domain_with_it() -> None:
+    world = World(parent(), held("a"), held("b"))
+    world.ctx.decide = lambda _: Decision(release=(Release("a", "u-a", (("rack", "r1"),)),))
+    await world.settle()
+    pod = world.api.find("Pod", "a", "ns")
+    assert pod is not None
+    assert pod["spec"] == {"nodeSelector": {"rack": "r1"}}
+
+
+async def test_another_pod_of_that_name_keeps_its_gate() -> None:
+    world = World(parent(), held("a"), held("b"))
+    world.ctx.decide = lambda _: Decision(release=(Release("a", "another"),))
+    with pytest.raises(ChildChanged):
+        await world.reconcile()
+    assert gates(world) == [True, True]
 
 
 async def test_one_that_is_refused_keeps_no_other_and_is_tried_again_later() -> None:

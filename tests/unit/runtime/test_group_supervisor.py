@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +57,14 @@ class Group:
 
 @asynccontextmanager
 async def group(
-    folder: Path, behaviour: Behaviour = WELL, *, worker: Behaviour | None = None, **changed: object
+    folder: Path,
+    behaviour: Behaviour = WELL,
+    *,
+    worker: Behaviour | None = None,
+    further: Mapping[str, str] = {},
+    **changed: object,
 ) -> AsyncIterator[Group]:
-    """`worker`: how its vLLM behaves where that is another way."""
+    """`worker`: how its vLLM behaves where that is another way. `further`: variables of both."""
     group_port = free_port()
 
     def started(rank: int) -> AbstractAsyncContextManager[Server]:
@@ -68,6 +73,7 @@ async def group(
             contract.GROUP_LEADER_ENV: "127.0.0.1",
             contract.GROUP_TOKEN_ENV: "t",
             contract.POD_NAME_ENV: f"pod-{rank}",
+            **further,
         }
         own = Path(tempfile.mkdtemp(dir=folder))
         return supervised(
@@ -364,3 +370,24 @@ async def test_a_leader_names_the_ranks_that_it_waits_for(tmp_path: Path) -> Non
         await leader.until(lambda state: state.progress == "waiting for rank 1, 2 of the group")
         leader.jump(10 * NEVER)
         assert (await leader.until(lambda state: state.group is not None)).phase is Phase.LOADING, "it waits for ever"
+
+
+async def test_an_interface_that_the_pod_has_not_ends_the_start_with_those_that_it_has(tmp_path: Path) -> None:
+    variables = {
+        contract.GROUP_RANK_ENV: "0",
+        contract.GROUP_LEADER_ENV: "127.0.0.1",
+        contract.GROUP_TOKEN_ENV: "t",
+        "GLOO_SOCKET_IFNAME": "none7",
+    }
+    given = {"nodes": 2, "group_port": free_port(), "revision_key": "r"}
+    async with supervised(tmp_path, variables=variables, pod_addresses=loopback, **given) as leader:  # type: ignore[arg-type]
+        failure = await leader.failed()
+    assert failure.reason is FailureReason.INVALID_CONFIGURATION
+    assert failure.message.startswith("The pod has no network interface none7 with an address; it has lo")
+    assert "spec.parallelism.network.interface" in failure.remedy
+
+
+async def test_a_named_interface_gives_vllm_its_address(tmp_path: Path) -> None:
+    async with group(tmp_path, further={"GLOO_SOCKET_IFNAME": "lo"}) as found:
+        await found.ready()
+        assert "VLLM_HOST_IP=127.0.0.1" in environment_of(found.worker.engine()).split("\0")

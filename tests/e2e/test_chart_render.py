@@ -198,6 +198,11 @@ SETTINGS: dict[str, tuple[JSON, JSON]] = {
             "scaler_authentication": "llm.demo-llmservice-operator-activator",
         },
     ),
+    "no groups": ({}, {"has_groups": False, "has_group_policy": True, "has_node_autoscaler": False}),
+    "groups": (
+        {"groups": {"enabled": True, "networkPolicy": False, "nodeAutoscaler": True}},
+        {"has_groups": True, "has_group_policy": False, "has_node_autoscaler": True},
+    ),
     "no scaler": ({}, {"scaler_address": None, "scaler_authentication": None}),
     "sizes": (
         {"services": {"cpuOnlyMemoryGib": 7, "cpuOnlyCpu": "2"}},
@@ -214,7 +219,8 @@ def test_the_operator_understands_its_settings(values: JSON, expected: JSON) -> 
 
 
 def test_every_setting_has_a_value_in_the_chart() -> None:
-    every = AUTOSCALED | {"services": {"helperCpu": "200m", "helperMemory": "128Mi"}}
+    groups = {"enabled": True, "networkPolicy": False, "nodeAutoscaler": True}
+    every = AUTOSCALED | {"services": {"helperCpu": "200m", "helperMemory": "128Mi"}, "groups": groups}
     text = only(render(every), "ConfigMap")["data"]["settings.yaml"]
     known = {re.sub(r"_(.)", lambda found: found[1].upper(), field.name) for field in dataclasses.fields(Settings)}
     assert set(yaml.safe_load(text)["services"]) == known

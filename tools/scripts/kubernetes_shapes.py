@@ -39,6 +39,9 @@ _LEFT_OUT = {
     "EnvVarSource": {"fileKeyRef"},
     "VolumeProjection": {"clusterTrustBundle", "podCertificate"},
 }
+_OFTEN = ("LabelSelector", "NodeSelectorTerm")
+"""Whose fields are known and occur a dozen times: `kubectl apply` keeps the whole CRD in an annotation, which is
+limited."""
 _KEPT = ("type", "format", "enum", "required", "x-kubernetes-list-type", "x-kubernetes-list-map-keys")
 _QUANTITY = r"^(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]+))?$"
 _INT_OR_STRING = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
@@ -85,6 +88,8 @@ class _Cutter:
             dropped = set(cut["properties"]) - {"name", *VOLUME_SOURCES}
         for field in dropped:
             cut["properties"].pop(field, None)
+        if kind in _OFTEN:
+            cut["properties"] = {name: _undescribed(part) for name, part in cut["properties"].items()}
         if "name" in cut.get("properties", {}) and kind in ("Container", "Volume"):
             cut["properties"]["name"] |= {"maxLength": 63, "minLength": 1, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
         return cut
@@ -127,6 +132,16 @@ def _maximum(schema: Mapping[str, Any], field: str) -> Schema:
         case "object" if "additionalProperties" in schema:
             return {"maxProperties": 64}
     return {}
+
+
+def _undescribed(schema: Schema) -> Schema:
+    """Without descriptions at any depth. A field may have that name itself."""
+    found = {key: part for key, part in schema.items() if key != "description"}
+    if "items" in found:
+        found["items"] = _undescribed(found["items"])
+    if "properties" in found:
+        found["properties"] = {name: _undescribed(part) for name, part in found["properties"].items()}
+    return found
 
 
 def _first_sentence(text: str) -> str:

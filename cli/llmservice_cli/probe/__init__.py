@@ -36,7 +36,8 @@ examples:
   llmservice probe --url http://127.0.0.1:8000 --concurrency 4 --mode stream-pooled
 
 By NAME a pod sends the requests, from the operator's image, and is deleted afterwards, also after Ctrl-C.
-Rights: get on llmservices and deployments, get, create and delete on pods, get on pods/log.
+Rights: get on llmservices, deployments and, where replicas are spread over several nodes, leaderworkersets; get, create
+and delete on pods, get on pods/log.
 The first Ctrl-C stops the sending and waits for requests in flight, the second ends at once.
 
 {EXIT_CODES}"""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import httpx
 from kubeloop.errors import KubeError, Refused, ServerError, Unreachable
 from kubeloop.resources import DEPLOYMENT, POD
-from llmservice_api.constants import API_VERSION, KIND
+from llmservice_api.constants import API_VERSION, KIND, LEADER_WORKER_SET
 from llmservice_runtime.contract import RUNTIME_CONTAINER
 
-from llmservice_cli.api import Json
+from llmservice_cli.api import Api, Json
 from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError, say
 from llmservice_cli.probe import Options
@@ -37,13 +37,13 @@ POLL_SECONDS = 0.5
 # The API server sends what it has; a follow that is silent is no error.
 LOG_TIMEOUT = httpx.Timeout(None, connect=5.0)
 
-# The pod that sends the requests. Pure: LLMService, Deployment and options in, manifest out.
+# The pod that sends the requests. Pure: LLMService, its workload and options in, manifest out.
 
 
-def pod_of(service: Json, deployment: Json | None, options: Options) -> Json:
+def pod_of(service: Json, workload: Json | None, options: Options) -> Json:
     """A pod that `restricted` admits; it ends by itself some time after its load, and goes with its LLMService."""
     owner, endpoint = service["metadata"], endpoint_of(service)
-    image, pull_secrets = (options.image, []) if options.image else image_of(deployment, owner["name"])
+    image, pull_secrets = (options.image, []) if options.image else image_of(workload, owner["name"])
     environment: list[Json] = [{"name": "HOME", "value": "/tmp"}]
     args = [*words_for_pod(options), "--url", url_of(service), "--model", model_of(service, options)]
     if endpoint.key is not None:
@@ -111,14 +111,15 @@ def model_of(service: Json, options: Options) -> str:
     return options.model or str(names[0])
 
 
-def image_of(deployment: Json | None, name: str) -> tuple[str, list[Json]]:
+def image_of(workload: Json | None, name: str) -> tuple[str, list[Json]]:
     """The operator's image, which has this program, as the service's own pods pull it, with their pull secrets."""
-    template = {} if deployment is None else deployment["spec"]["template"]["spec"]
+    spec = {} if workload is None else workload["spec"]
+    template = spec.get("leaderWorkerTemplate", {}).get("workerTemplate", spec.get("template", {})).get("spec", {})
     for container in template.get("initContainers") or ():
         if container["name"] == RUNTIME_CONTAINER:
             return container["image"], list(template.get("imagePullSecrets") or ())
     raise CliError(
-        f"{name} has no Deployment with the operator's image in it, which the probe runs from",
+        f"{name} has no workload with the operator's image in it, which the probe runs from",
         f"wait until the service is accepted (llmservice status {name}), or name an image with --image",
     )
 
@@ -272,13 +273,23 @@ class Remote:
         await self.connection.kube.delete(POD, self.namespace, self.name, uid=uid, grace=grace)
 
 
+async def workload_of(kube: Api, service: Json) -> Json | None:
+    """What runs the pods: of a replica over several nodes a LeaderWorkerSet, unless it has not moved there yet."""
+    namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
+    if (service["spec"].get("parallelism") or {}).get("nodes", 1) > 1:
+        found: Json | None = await kube.get(LEADER_WORKER_SET, namespace, name)
+        if found is not None:
+            return found
+    return await kube.get(DEPLOYMENT, namespace, name)
+
+
 @asynccontextmanager
 async def in_cluster(connection: Connection, options: Options) -> AsyncIterator[Remote]:
     """The pod, gone afterwards whatever happens."""
     namespace, name = connection.namespace, options.name or ""
     found = await service(connection.kube, namespace, name)
-    deployment = None if options.image else await connection.kube.get(DEPLOYMENT, namespace, name)
-    making = asyncio.ensure_future(_create(connection, pod_of(found, deployment, options)))
+    workload = None if options.image else await workload_of(connection.kube, found)
+    making = asyncio.ensure_future(_create(connection, pod_of(found, workload, options)))
 
     async def made() -> Remote:
         return Remote(connection, await making, url_of(found), model_of(found, options))

@@ -16,7 +16,15 @@ from typing import Any
 from kubeloop import resources
 from kubeloop.errors import KubeError, NotFound
 from kubeloop.resources import EVENT, POD, Resource
-from llmservice_api.constants import BY_KIND, CRD_NAME, INSPECTS_LABEL, OPERATOR, SERVICE_LABEL, selector_text
+from llmservice_api.constants import (
+    BY_KIND,
+    CRD_NAME,
+    INSPECTS_LABEL,
+    LEADER_WORKER_SET,
+    OPERATOR,
+    SERVICE_LABEL,
+    selector_text,
+)
 from llmservice_operator.options import version
 from llmservice_runtime.bounded_json import Refused, clean, parse
 from llmservice_runtime.contract import HTTP_PORT, METRICS_PATH, STATE_PATH, STATE_PORT
@@ -335,7 +343,8 @@ async def of_service(kube: Api, material: Material, namespace: str, name: str, l
     found = {**await service(kube, namespace, name), "apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService"}
     add_object(material, found)
     children: list[Json] = [found]
-    for resource in _CHILDREN:
+    is_wide = ((found.get("spec") or {}).get("parallelism") or {}).get("nodes", 1) > 1
+    for resource in (*_CHILDREN, LEADER_WORKER_SET) if is_wide else _CHILDREN:
         children += await listed(kube, material, resource, namespace, selector_text(name))
     inspecting = f"{INSPECTS_LABEL}={name}"
     children += await listed(kube, material, resources.POD, namespace, inspecting, "objects/inspection")

@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from llmservice_api.constants import RANK_LABEL, REVISION_LABEL
 from llmservice_cli.load.answer import Loss
 
 from localcluster.progress import Progress
 from tests.e2e.conftest import own_namespace
 from tests.support import next_version, rolling
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.host import engine_of, pause, supervisor_of, terminate, without
 from tests.support.measured import Record
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
@@ -29,7 +30,8 @@ from tests.support.services import one_of_several, stand_in
 from tests.support.traffic import Traffic, in_figures, traffic
 
 NAME = "steady"
-STAND_IN, VLLM = "stand-in", "vLLM"
+STAND_IN, VLLM, GROUPS = "stand-in", "vLLM", "groups"
+"""The last one: the stand-in, with each replica on two nodes."""
 
 
 @dataclass
@@ -42,7 +44,6 @@ class World:
     load: Sequence[str]
     probe: Traffic
     settles_within: float
-    replicas: int = 2
     gone: dict[str, float] = field(default_factory=dict)
     """When each pod that went was first seen to go, by its name."""
 
@@ -53,27 +54,32 @@ class World:
                 self.gone.setdefault(pod["metadata"]["name"], time.time())
         return self.cluster.pods(self.namespace, NAME)
 
+    def answering(self) -> list[JSON]:
+        """Those that requests go to: of a replica over several nodes its leader."""
+        return [pod for pod in self.pods() if pod["metadata"]["labels"].get(RANK_LABEL, "0") == "0"]
+
     def strike(self, *pods: JSON) -> float:
         """The moment of a story's blow, at which these pods answer somebody; whichever pods, if none are named."""
-        return self.probe.strike(*(pods or self.pods()))
+        return self.probe.strike(*(pods or self.answering()))
 
     def change(self, **spec: object) -> None:
         self.cluster.patch("llmservices", self.namespace, NAME, {"spec": spec})
 
     def scale(self, replicas: int) -> None:
         self.change(scaling={"replicas": replicas})
-        self.replicas = replicas
 
     def settled(self) -> None:
         """As many pods as wanted, of the current template, all ready."""
 
         def look() -> bool:
-            deployment = self.cluster.must_get("deployments", self.namespace, NAME)
-            generation, seen = deployment["metadata"]["generation"], deployment["status"]
-            counts = [seen.get(f"{word}eplicas", 0) for word in ("r", "readyR", "updatedR", "availableR")]
-            return seen["observedGeneration"] == generation and {*counts, len(self.pods())} == {self.replicas}
+            service = self.cluster.must_get("llmservices", self.namespace, NAME)
+            spec, status, pods = service["spec"], service["status"], self.pods()
+            current = [pod for pod in pods if is_ready(pod) and _revision(pod) == status["rollout"]["revision"]]
+            wanted = spec["scaling"]["replicas"] * spec.get("parallelism", {}).get("nodes", 1)
+            is_seen: bool = status["observedGeneration"] == service["metadata"]["generation"]
+            return is_seen and len(current) == len(pods) == wanted
 
-        eventually(f"{self.replicas} replicas", look, self.settles_within)
+        eventually("its replicas", look, self.settles_within)
         self.cluster.wait_condition(self.namespace, NAME, "Ready", "True", timeout=self.settles_within)
 
     @contextmanager
@@ -82,6 +88,11 @@ class World:
         with self.probe.during(name):
             yield
             self.settled()
+
+
+def _revision(pod: JSON) -> str:
+    revision: str = pod["metadata"]["labels"][REVISION_LABEL]
+    return revision
 
 
 @contextmanager
@@ -102,6 +113,16 @@ WORLDS = {
     STAND_IN: (
         stand_in(NAME, {"start_seconds": 4, "tokens_per_second": 30}, scaling={"replicas": 2}),
         90,
+        ("--rate", "8", "--output-tokens", "10,20,80"),
+    ),
+    GROUPS: (
+        stand_in(
+            NAME,
+            {"start_seconds": 4, "tokens_per_second": 30},
+            scaling={"replicas": 2},
+            parallelism={"tensorParallelSize": 2, "nodes": 2},
+        ),
+        120,
         ("--rate", "8", "--output-tokens", "10,20,80"),
     ),
     VLLM: (
@@ -162,7 +183,7 @@ def scale_down(world: World) -> None:
 
 
 def delete_pod(world: World) -> None:
-    struck = world.pods()[0]
+    struck = world.answering()[0]
     world.strike(struck)
     world.cluster.kubectl("delete", "pod", struck["metadata"]["name"], "-n", world.namespace, "--wait=false")
 
@@ -222,7 +243,7 @@ def etcd_restart(world: World) -> None:
 
 def unharmed(world: World) -> JSON:
     """A pod whose container has not been restarted yet."""
-    return min(world.pods(), key=lambda pod: pod["status"]["containerStatuses"][0]["restartCount"])
+    return min(world.answering(), key=lambda pod: pod["status"]["containerStatuses"][0]["restartCount"])
 
 
 def term_while_serving(world: World) -> None:

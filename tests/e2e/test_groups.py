@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from llmservice_api.constants import RANK_LABEL
@@ -13,17 +12,17 @@ from llmservice_api.constants import RANK_LABEL
 from tests.e2e.conftest import own_namespace
 from tests.e2e.disturbances import under_load
 from tests.support.accelerators import advertised
-from tests.support.client import ClientPod
-from tests.support.cluster import JSON, Cluster, condition, eventually
-from tests.support.groups import groups_installed
-from tests.support.host import engine_of, processes_of
+from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
+from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
+from tests.support.host import engine_of
 from tests.support.measured import Record
 from tests.support.nodes import NODES, SECOND, second_node
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 from tests.support.services import stand_in
 
 NAME, NAMESPACE = "wide", "e2e-groups"
-WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={"tensorParallelSize": 2, "nodes": 2})
+BETWEEN = {"preset": "tcp", "interface": "eth0", "sharedMemory": "1Gi"}
+WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={**TWO_NODES, "network": BETWEEN})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,29 +32,19 @@ def groups(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def client(cluster: Cluster, groups: None) -> Iterator[ClientPod]:
-    """With a group that serves on two nodes."""
+def wide(cluster: Cluster, groups: None) -> Iterator[WideService]:
+    """A group that serves on two nodes."""
     with own_namespace(cluster, NAMESPACE) as namespace:
         cluster.apply(WIDE, namespace)
-        cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=PATIENCE)
-        yield ClientPod.start(cluster, namespace)
+        service = WideService(cluster, namespace, NAME)
+        service.await_served()
+        yield service
 
 
-def members(cluster: Cluster) -> dict[int, JSON]:
-    """The pods of the group, by rank."""
-    return {int(pod["metadata"]["labels"][RANK_LABEL]): pod for pod in cluster.pods(NAMESPACE, NAME)}
-
-
-def answers(client: ClientPod) -> bool:
-    return client.chat(NAME, "hello").status == 200
-
-
-def test_it_serves_on_both_nodes_and_the_service_selects_the_leader(cluster: Cluster, client: ClientPod) -> None:
-    pods = members(cluster)
+def test_it_serves_on_both_nodes_and_the_service_selects_the_leader(cluster: Cluster, wide: WideService) -> None:
+    pods = wide.members()
     assert {pod["spec"]["nodeName"] for pod in pods.values()} == set(NODES)
-    assert answers(client)
-    (group,) = cluster.status(NAMESPACE, NAME)["groups"]
-    assert [(each["rank"], each["step"]) for each in group["members"]] == [(0, "Running"), (1, "Running")]
+    eventually("its members in the status", lambda: wide.steps() == ["Running", "Running"], PATIENCE)
     addresses = {
         address
         for each in cluster.list("endpointslices", NAMESPACE, f"kubernetes.io/service-name={NAME}")
@@ -65,34 +54,28 @@ def test_it_serves_on_both_nodes_and_the_service_selects_the_leader(cluster: Clu
     assert addresses == {pods[0]["status"]["podIP"]}
 
 
-def _group(cluster: Cluster) -> JSON:
-    group: JSON
-    (group,) = cluster.status(NAMESPACE, NAME)["groups"]
-    return group
-
-
-def kill_vllm(pod: JSON) -> float:
-    """Its first process, as the kernel would; when."""
-    engine = engine_of(pod)
-    assert engine is not None, processes_of(pod)
-    os.kill(engine, signal.SIGKILL)
-    return time.monotonic()
+def test_vllm_uses_the_interface_of_the_spec(wide: WideService) -> None:
+    for pod in wide.members().values():
+        engine = engine_of(pod)
+        variables = Path(f"/proc/{engine}/environ").read_text().split("\0")
+        expected = {"GLOO_SOCKET_IFNAME=eth0", "NCCL_SOCKET_IFNAME==eth0", f"VLLM_HOST_IP={pod['status']['podIP']}"}
+        assert expected <= set(variables)
 
 
 @pytest.mark.parametrize("rank", [1, 0], ids=["a worker", "the leader"])
 def test_a_killed_vllm_ends_the_endpoint_at_once_and_the_group_comes_back(
-    cluster: Cluster, client: ClientPod, record: Record, rank: int
+    wide: WideService, record: Record, rank: int
 ) -> None:
-    pods = members(cluster)
+    pods, runs = wide.members(), wide.runs()
     began = kill_vllm(pods[rank])
-    gone = _seconds_until(lambda: not _is_ready(members(cluster)[0]), began)
-    eventually("Ready is false", lambda: not _is_condition(cluster, "Ready"), PATIENCE)
+    gone = seconds_until("its endpoint is gone", lambda: not is_ready(wide.members()[0]), began)
+    eventually("Ready is false", lambda: not wide.is_ready(), PATIENCE)
     cause = f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node "
-    eventually("the first cause", lambda: _group(cluster).get("cause", "").startswith(cause), PATIENCE)
-    back = _seconds_until(lambda: _is_condition(cluster, "Ready") and answers(client), began)
+    eventually("the first cause", lambda: wide.group().get("cause", "").startswith(cause), PATIENCE)
+    back = seconds_until("it serves", lambda: wide.is_ready() and wide.answers(), began)
     record(gone_seconds=round(gone, 1), back_seconds=round(back, 1))
-    assert _runs(members(cluster)) == _runs(pods), "no pod and no container was replaced"
-    assert "cause" not in _group(cluster), "it is over"
+    assert wide.runs() == runs, "no pod and no container was replaced"
+    eventually("no cause any more", lambda: "cause" not in wide.group(), PATIENCE)
 
 
 SHORT = "groups.test/gpu"
@@ -101,11 +84,11 @@ SHORT = "groups.test/gpu"
 
 def on_gpus(name: str) -> JSON:
     accelerator = {"type": "nvidia", "resourceName": SHORT}
-    return stand_in(name, {"start_seconds": 2}, accelerator=accelerator, parallelism=WIDE["spec"]["parallelism"])
+    return stand_in(name, {"start_seconds": 2}, accelerator=accelerator, parallelism=TWO_NODES)
 
 
 def test_of_two_groups_with_room_for_one_one_serves_and_the_other_holds_no_gpu(
-    cluster: Cluster, client: ClientPod
+    cluster: Cluster, wide: WideService
 ) -> None:
     one_each = {SHORT: 1}
     with advertised(cluster, one_each), advertised(cluster, one_each, SECOND):
@@ -191,25 +174,3 @@ def _is_rolled_out(cluster: Cluster) -> bool:
     found = condition(service, "Ready") or {}
     is_current = service["status"].get("observedGeneration") == service["metadata"]["generation"]
     return is_current and found.get("status") == "True"
-
-
-def _runs(pods: dict[int, JSON]) -> set[tuple[str, int]]:
-    """Each pod, and how often its container started."""
-    return {
-        (pod["metadata"]["uid"], each["restartCount"])
-        for pod in pods.values()
-        for each in pod["status"]["containerStatuses"]
-    }
-
-
-def _is_ready(pod: JSON) -> bool:
-    return (condition(pod, "Ready") or {}).get("status") == "True"
-
-
-def _is_condition(cluster: Cluster, kind: str) -> bool:
-    return (cluster.condition(NAMESPACE, NAME, kind) or {}).get("status") == "True"
-
-
-def _seconds_until(look: Callable[[], bool], began: float) -> float:
-    eventually("it", look, PATIENCE)
-    return time.monotonic() - began

@@ -79,7 +79,7 @@ def test_a_rollout_that_leaves_no_replica_loses_nothing(
         watching(cluster, "llmservices", there) as services,
         traffic(cluster, there, name, "--duration", "1h", *load) as probe,
     ):
-        world = disturbances.World(cluster, there, disturbances.STAND_IN, load, probe, within, replicas)
+        world = disturbances.World(cluster, there, disturbances.STAND_IN, load, probe, within)
         world.settled()
         disturbances.nothing_is_lost(world, disturbances.rolling_update, record)
         assert services.first(lambda obj: of_service(obj, service) and gap_of(obj) == HELD), "the status tells of it"

@@ -1,14 +1,25 @@
-"""LeaderWorkerSet, and the operator installed with groups, for as long as tests need them."""
+"""LeaderWorkerSet, the operator installed with groups for as long as tests need them, and a service of one group."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+from llmservice_api.constants import RANK_LABEL
 
 from localcluster import install, lws, upstream
 from localcluster.progress import Progress
-from tests.support.cluster import Cluster
+from tests.support.cluster import JSON, Cluster, condition, eventually
+from tests.support.host import engine_of, processes_of
+from tests.support.patience import PATIENCE
+
+TWO_NODES: JSON = {"tensorParallelSize": 2, "nodes": 2}
+"""spec.parallelism."""
 
 
 def install_lws(cluster: Cluster) -> None:
@@ -26,3 +37,80 @@ def groups_installed(cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         install.install(target, Progress())
+
+
+@dataclass(frozen=True)
+class WideService:
+    """A service with one replica, over several nodes."""
+
+    cluster: Cluster
+    namespace: str
+    name: str
+
+    def members(self) -> dict[int, JSON]:
+        """The pods of the group, by rank."""
+        pods = self.cluster.pods(self.namespace, self.name)
+        return {int(pod["metadata"]["labels"][RANK_LABEL]): pod for pod in pods}
+
+    def group(self) -> JSON:
+        """Of status.groups."""
+        group: JSON
+        (group,) = self.cluster.status(self.namespace, self.name)["groups"]
+        return group
+
+    def steps(self) -> list[str]:
+        """What each member does, by rank; empty before the status says so."""
+        groups = self.cluster.status(self.namespace, self.name).get("groups", [])
+        return [member["step"] for group in groups for member in group["members"]]
+
+    def is_ready(self) -> bool:
+        """What the operator says."""
+        return (self.cluster.condition(self.namespace, self.name, "Ready") or {}).get("status") == "True"
+
+    def has_endpoint(self) -> bool:
+        """Whether the Service has an address for requests."""
+        slices = self.cluster.list("endpointslices", self.namespace, f"kubernetes.io/service-name={self.name}")
+        return any(each["conditions"].get("ready") for one in slices for each in one["endpoints"] or ())
+
+    def answers(self) -> bool:
+        """Whether a request to the Service is answered. From this machine, since a pod may be what has failed."""
+        service = self.cluster.must_get("services", self.namespace, self.name)["spec"]
+        url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}/v1/chat/completions"
+        body = {"model": self.name, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+        with httpx.Client(trust_env=False, timeout=10) as client:
+            try:
+                return client.post(url, json=body).status_code == 200
+            except httpx.TransportError:
+                return False
+
+    def await_served(self) -> None:
+        """Until it says that it serves, and does."""
+        eventually(f"{self.name} is served", lambda: self.is_ready() and self.answers(), PATIENCE)
+
+    def runs(self) -> set[tuple[str, int]]:
+        """Each pod, and how often its containers started again."""
+        return {
+            (pod["metadata"]["uid"], each["restartCount"])
+            for pod in self.members().values()
+            for each in pod["status"]["containerStatuses"]
+        }
+
+    def ready_since(self) -> JSON:
+        """Of the service and of each pod: whether it is ready, and since when."""
+        found = {str(rank): condition(pod, "Ready") or {} for rank, pod in self.members().items()}
+        found["service"] = self.cluster.condition(self.namespace, self.name, "Ready") or {}
+        return {name: (each.get("status"), each.get("lastTransitionTime")) for name, each in found.items()}
+
+
+def kill_vllm(pod: JSON) -> float:
+    """Its first process, as the kernel would; when."""
+    engine = engine_of(pod)
+    assert engine is not None, processes_of(pod)
+    os.kill(engine, signal.SIGKILL)
+    return time.monotonic()
+
+
+def seconds_until(what: str, look: Callable[[], bool], began: float) -> float:
+    """From a moment (monotonic) until it is so."""
+    eventually(what, look, PATIENCE)
+    return time.monotonic() - began

@@ -1,0 +1,261 @@
+"""A replica over two nodes meets faults of its nodes, its network and its pods, each on a group that is new."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+
+from localcluster import place, processes
+from localcluster.imagecopy import ImageStore
+from localcluster.install import STAND_IN_IMAGE
+from tests.e2e.conftest import own_namespace
+from tests.support.client import POD
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
+from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
+from tests.support.host import pause, without
+from tests.support.measured import Record
+from tests.support.nodes import FIRST, SECOND, SecondNode, await_condition, second_node
+from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_latest, at_most
+from tests.support.rolling import events
+from tests.support.services import merge, stand_in
+
+pytestmark = pytest.mark.full
+NAMESPACE = "e2e-groups-faults"
+NOTICED_WITHIN = 10.0
+"""Seconds until a group whose members do not hear of each other takes no requests."""
+REASON_WITHIN = 60.0
+UNDER_LOAD_SECONDS = 600
+BACK_OFF_SECONDS = 10 + 20 + 40 + 80 + 160
+"""Of all restarts of the budget together."""
+_NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Iterator[SecondNode]:
+    with groups_installed(cluster), second_node(cluster) as node, own_namespace(cluster, NAMESPACE):
+        yield node
+
+
+@contextmanager
+def new_group(cluster: Cluster, behaviour: Mapping[str, Any], **spec: Any) -> Iterator[WideService]:
+    service = WideService(cluster, NAMESPACE, f"wide-{next(_NUMBERS)}")
+    cluster.apply(stand_in(service.name, behaviour, **merge({"parallelism": TWO_NODES}, spec)), NAMESPACE)
+    yield service
+    cluster.kubectl("delete", "llms", service.name, "-n", NAMESPACE, KUBECTL_TIMEOUT)
+
+
+@pytest.fixture
+def wide(cluster: Cluster, node: SecondNode) -> Iterator[WideService]:
+    """One that serves."""
+    with new_group(cluster, {"start_seconds": 2}) as service:
+        service.await_served()
+        yield service
+
+
+@contextmanager
+def cut(*addresses: str) -> Iterator[None]:
+    """Nothing goes between these two pods, and nobody is told."""
+    # By way of a chain with a name that the local cluster's end looks for, should this process be killed meanwhile.
+    chain = "CNI-TEST-CUT"
+
+    def iptables(*words: str) -> None:
+        subprocess.run(["iptables", "-w", *words], check=True)
+
+    ways = [("FORWARD", "-s", a, "-d", b, "-j", chain) for a, b in (addresses, addresses[::-1])]
+    iptables("-N", chain)
+    iptables("-A", chain, "-j", "DROP")
+    for way in ways:
+        iptables("-I", *way)
+    try:
+        yield
+    finally:
+        for way in ways:
+            iptables("-D", *way)
+        iptables("-F", chain)
+        iptables("-X", chain)
+
+
+def test_a_cut_network_ends_the_endpoint_and_the_group_comes_back_with_it(wide: WideService, record: Record) -> None:
+    pods, runs = wide.members(), wide.runs()
+    with cut(pods[0]["status"]["podIP"], pods[1]["status"]["podIP"]):
+        began = time.monotonic()
+        gone = seconds_until("its endpoint is gone", lambda: not wide.has_endpoint(), began)
+        eventually("Ready is false", lambda: not wide.is_ready(), PATIENCE)
+        lost = f"Rank 1 (pod {pods[1]['metadata']['name']} on node {pods[1]['spec']['nodeName']})"
+        eventually("the rank that is lost", lambda: wide.group().get("cause", "").startswith(lost), PATIENCE)
+        assert "has not been heard of" in wide.group()["cause"]
+    began = time.monotonic()
+    wide.await_served()
+    record(gone_seconds=round(gone, 1), back_seconds=round(time.monotonic() - began, 1))
+    assert gone <= at_latest(NOTICED_WITHIN)
+    assert wide.runs() == runs, "no pod and no container was replaced"
+
+
+RACK = "groups.test/rack"
+
+
+def test_all_pods_of_a_replica_are_in_one_domain_or_hold_nothing(cluster: Cluster, node: SecondNode) -> None:
+    try:
+        for name, rack in ((FIRST, "r1"), (SECOND, "r2")):
+            cluster.kubectl("label", "node", name, f"{RACK}={rack}")
+        parallelism = {**TWO_NODES, "topologyKey": RACK}
+        with new_group(cluster, {"start_seconds": 1}, parallelism=parallelism) as wide:
+            within = f"for 2 pods of a replica at once within one {RACK}"
+            eventually("no room in one rack", lambda: within in str(_failure(wide)), PATIENCE)
+            assert not any("nodeName" in pod["spec"] for pod in wide.members().values())
+            cluster.kubectl("label", "node", SECOND, f"{RACK}=r1", "--overwrite")
+            wide.await_served()
+            pods = wide.members().values()
+            assert {pod["spec"]["nodeName"] for pod in pods} == {FIRST, SECOND}
+            assert all(pod["spec"]["nodeSelector"] == {RACK: "r1"} for pod in pods)
+            assert not _failure(wide)
+    finally:
+        for name in (FIRST, SECOND):
+            cluster.kubectl("label", "node", name, f"{RACK}-")
+
+
+@contextmanager
+def stopped_kubelet(node: SecondNode, name: str) -> Iterator[None]:
+    """The node's containers go on."""
+    if name == FIRST:
+        with without(node.cluster, "kubelet"):
+            yield
+        return
+    processes.stop(node.cluster.paths, place.second(node.cluster.paths).component("kubelet"))
+    try:
+        yield
+    finally:
+        node.add()
+
+
+@pytest.mark.parametrize("rank", [1, 0], ids=["a worker's", "the leader's"])
+def test_a_stopped_kubelet_restarts_nothing_and_only_the_leaders_ends_the_endpoint(
+    cluster: Cluster, node: SecondNode, wide: WideService, record: Record, rank: int
+) -> None:
+    runs, name = wide.runs(), wide.members()[rank]["spec"]["nodeName"]
+    with stopped_kubelet(node, name):
+        await_condition(cluster, name, "Ready", "Unknown", at_most(60))
+        began = time.monotonic()
+        if rank == 0:
+            gone = seconds_until("its endpoint is gone", lambda: not wide.has_endpoint(), began)
+            record(gone_seconds_after_the_node=round(gone, 1))
+            assert gone <= at_latest(NOTICED_WITHIN)
+        else:
+            eventually("its pod counts as lost", lambda: not is_ready(wide.members()[1]), PATIENCE)
+            pause(NOTICED_WITHIN)
+            assert wide.has_endpoint()
+            assert wide.answers()
+    wide.await_served()
+    assert wide.runs() == runs, "nothing was restarted"
+    assert "cause" not in wide.group()
+
+
+@contextmanager
+def busy(cluster: Cluster) -> Iterator[None]:
+    """All processors, by a pod on each node that asks for nothing and takes what it gets."""
+    loops = " & ".join(["while :; do :; done"] * (os.cpu_count() or 1))
+    with ExitStack() as stack:
+        for node in (FIRST, SECOND):
+            name = f"busy-{node}"
+            (container,) = POD["spec"]["containers"]  # type: ignore[index]
+            container = {**container, "command": ["sh", "-c", loops], "resources": {}}
+            change = {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container]}}
+            cluster.apply(merge(POD, change), NAMESPACE)
+            stack.callback(cluster.kubectl, "delete", "pod", name, "-n", NAMESPACE, KUBECTL_TIMEOUT)
+            cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "-n", NAMESPACE, KUBECTL_TIMEOUT)
+        yield
+
+
+def test_ten_minutes_of_full_load_cost_no_readiness(cluster: Cluster, wide: WideService) -> None:
+    before, runs = wide.ready_since(), wide.runs()
+    with busy(cluster):
+        pause(UNDER_LOAD_SECONDS)
+        assert wide.answers()
+    assert wide.ready_since() == before
+    assert wide.runs() == runs
+
+
+def test_a_worker_that_dies_while_it_starts_is_named_and_the_group_starts_again(
+    cluster: Cluster, node: SecondNode, record: Record
+) -> None:
+    with new_group(cluster, {"start_seconds": 20}) as wide:
+        eventually("vLLM of both is started", lambda: wide.steps() == ["Running", "Running"], PATIENCE)
+        pods, runs = wide.members(), wide.runs()
+        began = kill_vllm(pods[1])
+        cause = f"Rank 1 (pod {pods[1]['metadata']['name']} on node "
+        told = seconds_until("the reason", lambda: cause in str(wide.group().get("cause")), began)
+        record(told_seconds=round(told, 1))
+        assert told <= at_latest(REASON_WITHIN)
+        assert cluster.failure(NAMESPACE, wide.name)["reason"] == "EngineDied"
+        wide.await_served()
+        assert wide.runs() == runs, "no pod and no container was replaced"
+
+
+ELSEWHERE = "127.0.0.1:1/stand-in-of-one-node:v0.32.0"
+"""An image that one of the nodes has, and that nobody answers for."""
+
+
+@contextmanager
+def image_of_one_node(cluster: Cluster) -> Iterator[None]:
+    store = ImageStore(place.ctr_command(cluster.paths, place.first(cluster.paths)))
+    store.ctr("images", "tag", "--force", STAND_IN_IMAGE, ELSEWHERE)
+    try:
+        yield
+    finally:
+        store.ctr("images", "rm", ELSEWHERE)
+
+
+def test_an_image_that_one_member_does_not_get_is_named_and_an_edit_mends_it(
+    cluster: Cluster, node: SecondNode, record: Record
+) -> None:
+    began = time.monotonic()
+    with image_of_one_node(cluster), new_group(cluster, {}, runtime={"image": ELSEWHERE}) as wide:
+        reason = "RegistryUnavailable"
+        told = seconds_until("the reason", lambda: _failure(wide).get("reason") == reason, began)
+        record(told_seconds=round(told, 1))
+        assert told <= at_latest(REASON_WITHIN)
+        (there,) = (pod for pod in wide.members().values() if pod["spec"]["nodeName"] == SECOND)
+        assert _failure(wide)["pod"] == there["metadata"]["name"]
+        runs = _uids(wide)
+        pause(20)
+        assert _uids(wide) == runs, "no group was made anew"
+        cluster.patch("llmservices", NAMESPACE, wide.name, {"spec": {"runtime": {"image": STAND_IN_IMAGE}}})
+        wide.await_served()
+        assert not _failure(wide)
+
+
+def _uids(wide: WideService) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in wide.members().values()}
+
+
+def _failure(wide: WideService) -> JSON:
+    return wide.cluster.failure(wide.namespace, wide.name) or {}
+
+
+def test_a_group_that_used_up_its_restarts_says_so_once_and_an_edit_brings_it_back(
+    cluster: Cluster, node: SecondNode, record: Record
+) -> None:
+    began = time.monotonic()
+    with new_group(cluster, {"fails": "kv-cache-too-small"}) as wide:
+        reason = "GroupRestartBudgetExhausted"
+        eventually("no more restarts", lambda: _failure(wide).get("reason") == reason, at_most(2 * BACK_OFF_SECONDS))
+        record(used_up_after_seconds=round(time.monotonic() - began, 1))
+        cause = wide.group()["cause"]
+        assert "KV cache" in cause, "the first cause, not what came of it"
+        runs = wide.runs()
+        pause(60)
+        assert wide.runs() == runs
+        assert sum(restarts for _, restarts in runs) == 0, "the kubelet restarted nothing"
+        (told,) = events(cluster, NAMESPACE, wide.name, reason)
+        assert told.get("count", 1) == 1
+        edited = stand_in(wide.name, {"start_seconds": 1}, parallelism=TWO_NODES)
+        cluster.apply(edited, NAMESPACE)
+        wide.await_served()
+        assert not _failure(wide)

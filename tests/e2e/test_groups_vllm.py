@@ -1,0 +1,63 @@
+"""vLLM itself over two nodes, by tensor and by pipeline parallelism: it says what one process says, and comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import own_namespace
+from tests.support.agreement import QUESTIONS, Spoken, greedy, taught
+from tests.support.cluster import Cluster, eventually, is_ready
+from tests.support.groups import WideService, groups_installed, kill_vllm, seconds_until
+from tests.support.measured import Record
+from tests.support.nodes import NODES, second_node
+from tests.support.patience import at_latest, at_most
+from tests.support.services import one_of_several
+from tests.support.serving import READY_WITHIN, serving
+
+pytestmark = pytest.mark.full
+NAMESPACE = "e2e-groups-vllm"
+# Several engines share the processors: none binds its threads.
+FLOATING = one_of_several("any")["spec"]["runtime"]
+SPLITS: Mapping[str, Mapping[str, Any]] = {
+    "tensor-parallel": {"parallelism": {"nodes": 2, "tensorParallelSize": 2}},
+    # Compiled: an eager engine with stages dies of its first request on CPUs.
+    "pipeline-parallel": {
+        "parallelism": {"nodes": 2, "pipelineParallelSize": 2},
+        "compilation": {"enforceEager": False},
+    },
+}
+GONE_WITHIN = 5.0
+
+
+@pytest.fixture(scope="module")
+def plain(cluster: Cluster) -> Iterator[Mapping[str, Spoken]]:
+    """What one process answers."""
+    with groups_installed(cluster), second_node(cluster, engine=True), own_namespace(cluster, NAMESPACE):
+        with serving(cluster, NAMESPACE, "plain", runtime=FLOATING) as server:
+            said = greedy(server)
+        assert taught(said) == len(QUESTIONS)
+        yield said
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_two_nodes_say_the_same_tokens_and_come_back_from_a_killed_worker(
+    cluster: Cluster, plain: Mapping[str, Spoken], name: str, record: Record
+) -> None:
+    began = time.monotonic()
+    with serving(cluster, NAMESPACE, name, runtime=FLOATING, **SPLITS[name]) as server:
+        ready = time.monotonic() - began
+        wide = WideService(cluster, NAMESPACE, name)
+        assert {pod["spec"]["nodeName"] for pod in wide.members().values()} == set(NODES)
+        assert greedy(server) == plain
+        runs, began = wide.runs(), kill_vllm(wide.members()[1])
+        gone = seconds_until("its endpoint is gone", lambda: not is_ready(wide.members()[0]), began)
+        eventually("it is served", lambda: wide.is_ready() and wide.answers(), at_most(READY_WITHIN))
+        back = time.monotonic() - began
+        record(ready_seconds=round(ready, 1), gone_seconds=round(gone, 1), back_seconds=round(back, 1))
+        assert gone <= at_latest(GONE_WITHIN)
+        assert wide.runs() == runs, "no pod and no container was replaced"
+        assert greedy(server) == plain

@@ -156,8 +156,9 @@ class Parallelism(ApiModel):
     )
     data_parallel_size: int = knob(
         1,
-        description="Run this many copies of the engine behind one endpoint in one pod (--data-parallel-size). Meant "
-        "for mixture-of-experts models with expertParallel; for other models use scaling.replicas.",
+        description="Run this many copies of the engine behind one endpoint (--data-parallel-size), in one pod or, "
+        "with nodes, an equal share on each. Meant for mixture-of-experts models with expertParallel; for other models "
+        "use scaling.replicas.",
         examples=[2],
         bounds=(1, 64),
         flag="--data-parallel-size",

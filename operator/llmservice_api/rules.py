@@ -275,9 +275,16 @@ PARALLELISM = (
         ".nodes",
     ),
     Rule(
-        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1",
-        "data parallelism over several nodes is not supported yet: set nodes to 1, or scaling.replicas in place of "
-        "dataParallelSize",
+        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
+        "self.dataParallelSize % self.nodes == 0",
+        "each node runs as many data-parallel ranks: set dataParallelSize to a multiple of nodes",
+        ".dataParallelSize",
+    ),
+    Rule(
+        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
+        "(has(self.expertParallel) && self.expertParallel)",
+        "data-parallel ranks on several nodes share the experts of a mixture-of-experts model: set expertParallel to "
+        "true, or, for other models, nodes and dataParallelSize to 1 and scaling.replicas to the number of copies",
         ".dataParallelSize",
     ),
     Rule(

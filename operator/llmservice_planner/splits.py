@@ -66,10 +66,16 @@ class Misfit:
 
 
 def problem(request: Request) -> str | None:
-    """Why vLLM refuses the number of tensor-parallel ranks, and which it accepts; None if it does not."""
+    """Why vLLM refuses how the model is split over ranks, and what it accepts; None if it does not."""
     model, ranks = request.architecture, request.tensor_parallel_size
     if model is None:
         return None
+    if request.enable_expert_parallel and request.own_class and not _has_experts(model):
+        replicas = ", and set scaling.replicas in place of dataParallelSize" if request.data_parallel_size > 1 else ""
+        return (
+            "The model has no experts to spread, and vLLM refuses to start: remove parallelism.expertParallel"
+            f"{replicas}."
+        )
     is_shared, found = shares_heads(model, ranks), misfit(request)
     if is_shared and found is None:
         return None
@@ -85,6 +91,11 @@ def problem(request: Request) -> str | None:
         f"{ranks} tensor-parallel ranks cannot share the quantized weights in whole groups ({found}), and vLLM refuses "
         f"to start. {remedy}."
     )
+
+
+def _has_experts(model: Architecture) -> bool:
+    """vllm/config/model.py, _verify_with_expert_parallelism."""
+    return any(layer.feed_forward.experts for layer, _ in model.distinct_layers)
 
 
 def possible(request: Request) -> bool:

@@ -32,6 +32,7 @@ GROUP_PORT_NAME = "group"
 GROUP_PORT = 8083
 """Where the leader of a group hears the supervisors of the other pods."""
 MASTER_PORT = 29501
+DATA_PARALLEL_PORT = 29550
 """Where vLLM's processes of a group find each other."""
 STARTUP_PATH = "/startupz"
 READY_PATH = "/readyz"

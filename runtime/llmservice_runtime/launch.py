@@ -297,7 +297,7 @@ def become() -> None:
     descriptor, module, record, name, last = sys.argv[2:7]
     begin(module, record, name)
     import_modules(module)
-    if module.startswith("vllm."):
+    if module.startswith(("vllm.", __package__)):
         import_modules("", *ENGINE_MODULES, _worker() if last else "")
     with socket.socket(fileno=int(descriptor)) as parent:
         parent.settimeout(WAIT_SECONDS)

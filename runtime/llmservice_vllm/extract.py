@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from llmservice_vllm import extract_messages
-from llmservice_vllm.modules import DISTRIBUTIONS, ENGINE_MODULES, ENTRY, WORKERS
+from llmservice_vllm.modules import DISTRIBUTIONS, ENGINE_MODULES, ENTRY, HEADLESS, WORKERS
 from llmservice_vllm.versions import DEFAULT, FOLDER, known_versions, order, section, stated_version
 
 ROOT = Path(__file__).parents[2]
@@ -290,7 +290,7 @@ def read(folder: Path, version: str) -> Sections:
         text=True,
     )
     found: Sections = {"flags": json.loads(done.stdout)}
-    problems = sources.lacks(ENTRY, *ENGINE_MODULES, *WORKERS.values())
+    problems = sources.lacks(ENTRY, *HEADLESS, *ENGINE_MODULES, *WORKERS.values())
     for name, look in WORDS.items():
         try:
             found[name] = dict.fromkeys(sorted(look(sources)))

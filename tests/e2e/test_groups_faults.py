@@ -198,6 +198,24 @@ def test_a_worker_that_dies_while_it_starts_is_named_and_the_group_starts_again(
         assert wide.runs() == runs, "no pod and no container was replaced"
 
 
+EXPERTS: JSON = {"nodes": 2, "dataParallelSize": 2, "expertParallel": True}
+
+
+def test_an_engine_on_each_node_is_one_endpoint_and_comes_back_with_the_others(
+    cluster: Cluster, node: SecondNode, record: Record
+) -> None:
+    """Data parallelism: by the stand-in alone, since vLLM on CPUs has no all-to-all of experts."""
+    with new_group(cluster, {"start_seconds": 1}, parallelism={**EXPERTS, "tensorParallelSize": 1}) as wide:
+        wide.await_served()
+        pods, runs = wide.members(), wide.runs()
+        assert {pod["spec"]["nodeName"] for pod in pods.values()} == {FIRST, SECOND}
+        began = kill_vllm(pods[1])
+        gone = seconds_until("its endpoint is gone", lambda: not wide.has_endpoint(), began)
+        wide.await_served()
+        record(gone_seconds=round(gone, 1), back_seconds=round(time.monotonic() - began, 1))
+        assert wide.runs() == runs, "no pod and no container was replaced"
+
+
 ELSEWHERE = "127.0.0.1:1/stand-in-of-one-node:v0.32.0"
 """An image that one of the nodes has, and that nobody answers for."""
 

@@ -60,7 +60,11 @@ def supervisor_of(pod: JSON) -> int | None:
 def engine_of(pod: JSON) -> int | None:
     """vLLM's first process, once it runs."""
     supervisor = supervisor_of(pod)
-    children = [pid for pid, line in processes_of(pod).items() if "api_server" in line and _parent(pid) == supervisor]
+    children = [
+        pid
+        for pid, line in processes_of(pod).items()
+        if "-m llmservice_runtime.launch" in line and _parent(pid) == supervisor
+    ]
     return min(children, default=None)
 
 

@@ -54,11 +54,26 @@ def group_of(options: ServeOptions, variables: Mapping[str, str]) -> Group:
     return Group(int(rank), options.nodes, leader, options.group_port, token, options.revision_key, pod=pod, node=node)
 
 
-def rank_arguments(group: Group, leader_address: str) -> tuple[str, ...]:
-    """vLLM's flags that differ between the pods of a group."""
+def rank_arguments(group: Group, leader_address: str, engines: int) -> tuple[str, ...]:
+    """vLLM's flags that differ between the pods of a group.
+
+    With several data-parallel engines each pod runs its share of them, and the leader sends each a part of the requests
+    (vLLM's internal load balancing). Else one engine is spread over all pods.
+    """
+    headless = ("--headless",) if group.rank else ()
+    if engines > 1:
+        own = engines // group.size
+        where = (
+            "--data-parallel-address",
+            leader_address,
+            "--data-parallel-rpc-port",
+            str(contract.DATA_PARALLEL_PORT),
+        )
+        first = ("--data-parallel-start-rank", str(group.rank * own)) if group.rank else ()
+        return ("--data-parallel-size-local", str(own), *where, *first, *headless)
     common = ("--nnodes", str(group.size), "--node-rank", str(group.rank))
     master = ("--master-addr", leader_address, "--master-port", str(contract.MASTER_PORT))
-    return (*common, *master, *(("--headless",) if group.rank else ()))
+    return (*common, *master, *headless)
 
 
 class GroupSupervisor(Supervisor):
@@ -178,8 +193,12 @@ class GroupSupervisor(Supervisor):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._member.recalled(number), grace)
 
+    @property
+    def _command(self) -> Sequence[str]:
+        return self._dependencies.headless if self._group.rank else super()._command
+
     def _arguments(self) -> tuple[str, ...]:
-        return (*self._args, *rank_arguments(self._group, self._member.leader_address))
+        return (*self._args, *rank_arguments(self._group, self._member.leader_address, self._flags.data_parallel_size))
 
     async def _check(self) -> None:
         named = self._named_interface
@@ -304,7 +323,8 @@ class GroupSupervisor(Supervisor):
         """What is left of it; empty once nothing is."""
         if child.has_group:
             return "processes of it are still there"
-        taken = [port for port in (self._flags.port, contract.MASTER_PORT) if not _is_free(port)]
+        ports = (self._flags.port, contract.MASTER_PORT, contract.DATA_PARALLEL_PORT)
+        taken = [port for port in ports if not _is_free(port)]
         return f"port {taken[0]} is still taken" if taken else ""
 
 

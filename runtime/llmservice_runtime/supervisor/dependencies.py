@@ -51,6 +51,8 @@ class Dependencies:
     """Dependencies of the supervisor, which tests replace. `output` is the log's file descriptor."""
 
     command: Sequence[str] = field(default_factory=vllm_process.command)
+    headless: Sequence[str] = field(default_factory=lambda: vllm_process.command(vllm_process.HEADLESS_ENTRY))
+    """Of a rank without an API."""
     preflight: Sequence[str] = field(default_factory=_preflight)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Callable[[], float] = time.monotonic

@@ -207,13 +207,18 @@ class Supervisor:
     def _launch(self, cache: StartCache) -> vllm_process.Launched:
         inherited = {**self._variables(), **self._dependencies.environment}
         given = vllm_process.environment(self._options, self._flags, inherited, self._log)
-        command = (*self._dependencies.command, *cache.processes)
+        command = (*self._command, *cache.processes)
         try:
             launched = vllm_process.Launched(self._reaper, command, cache.environment(given))
         except OSError as error:
             raise Failed(failures.engine_missing(error)) from error
         self._log_reader = log_reader.LogReader(launched.child.output, self._dependencies.output, self._from_log_thread)
         return launched
+
+    @property
+    def _command(self) -> Sequence[str]:
+        """That starts vLLM."""
+        return self._dependencies.command
 
     def _arguments(self) -> tuple[str, ...]:
         """vLLM's."""

@@ -25,6 +25,8 @@ from llmservice_runtime.supervisor.processes import Child, Reaper
 
 _PROXIES = "FORWARDED_ALLOW_IPS"
 WATCHDOG = "--watchdog-config"
+HEADLESS_ENTRY = "llmservice_runtime.headless"
+"""Runs vLLM without an API."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 

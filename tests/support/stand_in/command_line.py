@@ -6,7 +6,7 @@ Which flags there are is llmservice_runtime's table, which a unit test holds aga
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -64,14 +64,21 @@ def parse(args: Sequence[str], environment: Mapping[str, str]) -> Arguments:
             kv_cache_tokens=int(float(environment.get("VLLM_CPU_KVCACHE_SPACE", "1")) * TOKENS_PER_GIB),
             max_num_queued_reqs=None if queued is None else _integer("--max-num-queued-reqs", queued),
         ),
-        ranks=Ranks(
-            nodes=_integer("--nnodes", last("--nnodes") or "1"),
-            rank=_integer("--node-rank", last("--node-rank") or "0"),
-            address=last("--master-addr") or "127.0.0.1",
-            port=_integer("--master-port", last("--master-port") or "29501"),
-            is_headless="--headless" in values,
-        ),
+        ranks=_ranks(last, "--headless" in values),
     )
+
+
+def _ranks(last: Callable[[str], str | None], is_headless: bool) -> Ranks:
+    def number(name: str, default: int) -> int:
+        return _integer(name, last(name) or str(default))
+
+    engines = number("--data-parallel-size", 1)
+    own = number("--data-parallel-size-local", engines)
+    if own < engines:
+        first, port = number("--data-parallel-start-rank", 0), number("--data-parallel-rpc-port", 29550)
+        return Ranks(engines // own, first // own, last("--data-parallel-address") or "", port, is_headless)
+    address, port = last("--master-addr") or "127.0.0.1", number("--master-port", 29501)
+    return Ranks(number("--nnodes", 1), number("--node-rank", 0), address, port, is_headless)
 
 
 def _values(args: Sequence[str]) -> dict[str, list[str]]:

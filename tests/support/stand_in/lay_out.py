@@ -30,6 +30,38 @@ if __name__ == "__main__":
 
     sys.exit(main(sys.argv[1:]))
 """
+# Of a rank without an API, as llmservice_runtime.headless uses it.
+SERVE = """import sys
+
+from tests.support.stand_in.__main__ import main
+
+
+class Serve:
+    name = "serve"
+
+    def subparser_init(self, subparsers):
+        return subparsers
+
+    def validate(self, arguments):
+        pass
+
+    def cmd(self, arguments):
+        sys.exit(main(arguments[1:]))
+
+
+def cmd_init():
+    return [Serve()]
+"""
+PARSER = """class FlexibleArgumentParser:
+    def __init__(self, prog):
+        pass
+
+    def add_subparsers(self, dest):
+        pass
+
+    def parse_args(self, words):
+        return words
+"""
 # As far as the preflight of a GPU service asks: eight free H100, whatever the node has.
 TORCH = """class version:
     hip = None
@@ -46,11 +78,16 @@ class cuda:
 
 def lay_out(packages: Path, model: Path) -> None:
     """Write the package, its metadata and the model."""
-    entry = packages / "vllm" / "entrypoints" / "openai"
-    entry.mkdir(parents=True)
-    for folder in (entry, entry.parent, entry.parent.parent):
-        (folder / "__init__.py").touch()
-    (entry / "api_server.py").write_text(ENTRY)
+    for module, text in (
+        ("entrypoints/openai/api_server", ENTRY),
+        ("entrypoints/cli/serve", SERVE),
+        ("utils/argparse_utils", PARSER),
+    ):
+        path = packages / "vllm" / f"{module}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for folder in ("", "entrypoints", "entrypoints/openai", "entrypoints/cli", "utils"):
+        (packages / "vllm" / folder / "__init__.py").touch()
     (packages / "torch.py").write_text(TORCH)
     metadata = packages / f"vllm-{VERSION}.dist-info"
     metadata.mkdir()

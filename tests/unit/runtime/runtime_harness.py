@@ -343,6 +343,7 @@ async def supervised(
         container.start()
     dependencies = Dependencies(
         command=engine,
+        headless=engine,
         preflight=preflight,
         environment=environment,
         clock=clock,

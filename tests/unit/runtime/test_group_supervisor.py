@@ -14,14 +14,19 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from llmservice_runtime import contract
 from llmservice_runtime.adapter_list import Adapter, to_json
 from llmservice_runtime.contract import FailureReason, GroupState, Phase, State
+from llmservice_runtime.group import members
 from llmservice_runtime.group.protocol import Channel, Hello, Order
+from llmservice_runtime.group.supervisor import rank_arguments
 from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import start_cache
 from llmservice_runtime.supervisor.client import http_request
 from llmservice_runtime.supervisor.start_cache import StartCache
+from llmservice_vllm.flags import Match
+from llmservice_vllm.versions import flag_table
 
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
@@ -90,8 +95,35 @@ def loopback() -> tuple[str, ...]:
     return ("127.0.0.1",)
 
 
-async def test_they_serve_together(tmp_path: Path) -> None:
-    async with group(tmp_path) as found:
+OF_RANKS: dict[str, tuple[int, int, int, str]] = {
+    # nodes, rank, data-parallel engines: vLLM's flags
+    "the leader of one engine": (
+        2, 0, 1, "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29501",
+    ),
+    "a worker of one engine": (
+        3, 2, 1, "--nnodes 3 --node-rank 2 --master-addr 10.0.0.1 --master-port 29501 --headless",
+    ),
+    "the leader of several engines": (
+        2, 0, 4, "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 29550",
+    ),
+    "a worker of several engines": (
+        2, 1, 4, "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 29550 "
+        "--data-parallel-start-rank 2 --headless",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "rank", "engines", "expected"), OF_RANKS.values(), ids=OF_RANKS.keys())
+def test_vllms_flags_of_a_rank(nodes: int, rank: int, engines: int, expected: str) -> None:
+    given = rank_arguments(members.Group(rank, nodes, "leader", 8083, "t"), "10.0.0.1", engines)
+    assert given == tuple(expected.split())
+    known = [flag_table("0.32").resolve(word) for word in given if word.startswith("--")]
+    assert all(isinstance(each, Match) for each in known)
+
+
+@pytest.mark.parametrize("flags", [(), ("--data-parallel-size", "2")], ids=["one engine", "an engine on each"])
+async def test_they_serve_together(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    async with group(tmp_path, flags=flags) as found:
         await found.ready()
         assert (await found.leader.complete()).status == 200
         for path in ("/startupz", "/readyz"):

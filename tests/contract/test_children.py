@@ -31,6 +31,8 @@ PLACES = {
     "Service": "/api/v1/namespaces/{}/services/{}",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps/{}",
     "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims/{}",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies/{}",
+    "Pod": "/api/v1/namespaces/{}/pods/{}",
 }
 # A name is taken as it is; an image of an unknown version is refused by the operator, not by the API server.
 MANIFESTS = dict(manifests()) | {
@@ -74,7 +76,15 @@ def decided(api: Api, written: dict[str, Any], **parts: Any) -> tuple[dict[str, 
     return stored, found
 
 
+def pod_of_group(child: Any) -> Any:
+    """A pod of a LeaderWorkerSet, whose CRD need not be there."""
+    template = child["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": {**template["metadata"], "name": "member"}}
+
+
 def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:
+    if child["kind"] == "LeaderWorkerSet":
+        child = pod_of_group(child)
     return http.patch(
         PLACES[child["kind"]].format(NAMESPACE, child["metadata"]["name"]),
         content=json.dumps(child),
@@ -87,7 +97,8 @@ def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:
 def test_children_are_accepted(api: Api, written: dict[str, Any]) -> None:
     # Some ask for more than there is, which is not what is looked at here.
     _, decision = decided(api, {**written, "spec": {"fitPolicy": "Warn", **written["spec"]}})
-    assert {"Deployment", "Service", "ControllerRevision"} <= {apply.kind for apply in decision.apply}, decision
+    workload = "LeaderWorkerSet" if written["spec"].get("parallelism", {}).get("nodes", 1) > 1 else "Deployment"
+    assert {workload, "Service", "ControllerRevision"} <= {apply.kind for apply in decision.apply}, decision
     refused = {}
     for apply in decision.apply:
         answer = dry_apply(api.http, apply.manifest)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -113,21 +115,39 @@ def status_of(service: OnDemand) -> Any:
     return found
 
 
+@contextmanager
+def peak(service: OnDemand) -> Iterator[list[float]]:
+    """Requests in flight of its pods, at one look after another until the end."""
+    counts, is_over = [0.0], threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.02):
+            counts.extend(map(requests_in_flight, service.cluster.pods(service.namespace, service.name)))
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield counts
+        finally:
+            is_over.set()
+            looking.result()
+
+
 @of("crowd")
 def test_a_hundred_at_once_are_answered_by_one_replica_a_few_at_a_time(
     cluster: Cluster, at_zero: OnDemand, record: Record
 ) -> None:
-    most, began = 0.0, time.monotonic()
-    with watching(cluster, "pods", NAMESPACE) as pods, clients(at_zero) as asking:
+    began = time.monotonic()
+    with watching(cluster, "pods", NAMESPACE) as pods, clients(at_zero) as asking, peak(at_zero) as counts:
         asking.send(100)
         held(at_zero, 100)
         # Both while the replica starts, which takes as many times as long as this machine is slow.
         seen_by_command = status_of(at_zero)
         assert at_zero.ask().status_code == 429, "no room for one more"
-        while asking.waiting():
-            most = max([most, *map(requests_in_flight, cluster.pods(NAMESPACE, at_zero.name))])
+        eventually("all are answered", lambda: not asking.waiting(), PATIENCE)
         assert asking.lost() == []
         started = {seen.obj["metadata"]["uid"] for seen in pods.seen if of_service(seen.obj, at_zero)}
+    most = max(counts)
     record(seconds=round(time.monotonic() - began, 1), mostAtOnce=most)
     waits = seen_by_command["held"]
     assert (waits["requests"], waits["activators"]) == (100, len(activators(cluster)))

@@ -152,7 +152,7 @@ def cases(draw: st.DrawFn, *families: str, versions: tuple[str | None, ...] = (N
         "kv_cache_dtype": draw(st.sampled_from(["auto", "fp8", "bfloat16"])),
         "tensor_parallel_size": draw(st.sampled_from(_ranks(model))),
         "pipeline_parallel_size": draw(st.integers(1, min(4, len(model.layers)))),
-        "enable_expert_parallel": draw(st.booleans()),
+        "enable_expert_parallel": any(each.feed_forward.experts for each in model.layers) and draw(st.booleans()),
         "gpu_memory_utilization": draw(st.one_of(st.none(), st.floats(0.05, 1.0))),
         "max_model_len": draw(st.one_of(st.none(), st.just("auto"), st.integers(1, 1_000_000))),
         "max_num_seqs": sequences,
@@ -165,6 +165,7 @@ def cases(draw: st.DrawFn, *families: str, versions: tuple[str | None, ...] = (N
     }
     case = Case(config, asked)
     assert device_refusal(case.request) is None
+    assume(splits.problem(case.request) is None)
     return case
 
 

@@ -44,6 +44,7 @@ NO_FLAG = {
     "accelerator.type": "decides the image and what the supervisor is told",
     "runtime.image_pull_policy": "of the pod",
     "rollout.strategy": "of the Deployment",
+    "parallelism.network.preset": "variables of NCCL",
     "scaling.autoscaling.provider": "of the cluster",
     "scaling.autoscaling.target.concurrency_per_replica": "the scaler's",
     "fit_policy": "of the operator",

@@ -362,11 +362,15 @@ async def supervised(
             await process.wait()
             if container.process is not None:
                 container.process.send_signal(signal.SIGKILL)
-            # In a pod the end of process 1 is the end of all; here its children outlive it, and hold the log open.
-            for pid in marked(mark):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            await asyncio.gather(*(each.reading for each in (process, container.process) if each is not None))
+            # In a pod the end of process 1 is the end of all; here its children outlive it, and hold the log open. One
+            # that it had just forked has the mark only once it runs its program.
+            reading = asyncio.gather(*(each.reading for each in (process, container.process) if each is not None))
+            while not reading.done():
+                for pid in marked(mark):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                await asyncio.wait([reading], timeout=0.1)
+            reading.result()
 
 
 @asynccontextmanager

@@ -78,11 +78,12 @@ def test_the_copy_runs_without_anything_else(tmp_path: Path) -> None:
 
 
 def test_nothing_but_the_standard_library_is_imported(tmp_path: Path) -> None:
+    """But for the module that runs vLLM."""
     install(tmp_path)
     code = (
         "import importlib, pkgutil, llmservice_runtime, llmservice_vllm\n"
         "for r in (llmservice_runtime, llmservice_vllm):\n"
         "  for m in pkgutil.walk_packages(r.__path__, r.__name__ + '.'):\n"
-        "    m.name.endswith('__main__') or importlib.import_module(m.name)\n"
+        "    m.name.endswith(('__main__', '.headless')) or importlib.import_module(m.name)\n"
     )
     subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(tmp_path)}, check=True)

@@ -18,6 +18,7 @@ from llmservice_api.errors import Problem, checked_reader
 from llmservice_api.reasons import Reason
 from llmservice_api.status import MOST_GROUPS
 from llmservice_runtime.contract import STATE_PORT, AdapterState, Cause, GroupState, MemberState, Phase, State
+from llmservice_runtime.group.protocol import Step
 
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import (
@@ -162,10 +163,17 @@ def groups_of(pods: Sequence[PodFacts], reports: Reports, previous: Json) -> lis
         report = report_of(pod, reports)
         state = report.state if report is not None else None
         if state is not None and state.group is not None:
-            found.append(_group(pod, state.group))
+            found.append(_as_ready(_group(pod, state.group)) if pod.ready else _group(pod, state.group))
         elif pod.name in known and pod.started:  # its names are used again, by pods of which nothing is known yet
-            found.append(dict(known[pod.name]) | {"ready": pod.ready})
+            group = dict(known[pod.name]) | {"ready": pod.ready}
+            found.append(_as_ready(group) if pod.ready else group)
     return found
+
+
+def _as_ready(group: dict[str, Any]) -> dict[str, Any]:
+    """The leader is ready only while all members run: what it told before is over, asked again or not."""
+    members = [{**member, "step": str(Step.RUNNING)} for member in group.get("members") or ()]
+    return {**{name: value for name, value in group.items() if name != "cause"}, "members": members}
 
 
 def _group(pod: PodFacts, state: GroupState) -> dict[str, Any]:

@@ -65,9 +65,16 @@ def test_what_was_told_stays_until_the_leader_is_heard_again() -> None:
     """A new operator has asked nobody yet."""
     before = {"groups": groups_of([facts(0)], told(), {})}
     assert groups_of([facts(0)], {}, before) == before["groups"]
-    assert groups_of([facts(0, ready=True)], {}, before)[0]["ready"] is True
     assert groups_of([], {}, before) == []
     assert groups_of([replace(facts(0), started=False)], {}, before) == [], "another pod of its name"
+
+
+@pytest.mark.parametrize("reports", [told(), {}], ids=["asked before it was ready", "not asked yet"])
+def test_a_ready_leader_has_no_cause_and_its_members_run(reports: dict[str, Report]) -> None:
+    before = {"groups": groups_of([facts(0)], told(), {})}
+    (found,) = groups_of([facts(0, ready=True)], reports, before)
+    assert (found["ready"], "cause" in found) == (True, False)
+    assert [each["step"] for each in found["members"]] == ["Running", "Running"]
 
 
 def test_a_worker_measures_nothing_and_has_no_adapters() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter as Counted
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from kubeloop.resources import Key
 from llmservice_api.conditions import ConditionType
 from llmservice_api.reasons import Reason
 from llmservice_runtime.contract import METRICS_PATH, STATE_PORT_NAME, State
+from llmservice_runtime.group.protocol import Step
 from llmservice_runtime.supervisor.metrics import METRICS as SERVER_METRICS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
@@ -176,6 +178,29 @@ class Plans:
                 yield (self._error, (*key, quantity)), (expected - real) / real
 
 
+_STEPS = frozenset(map(str, Step))
+
+
+class Groups:
+    """Sets the gauges of replicas over several nodes from each service's status."""
+
+    def __init__(self, members: Gauge, restarts: Gauge) -> None:
+        self._members, self._restarts = members, restarts
+        self._series = Series()
+
+    def update(self, key: Key, status: Json) -> None:
+        """A service's stored or just written status; empty: it is deleted."""
+        groups = status.get("groups") or ()
+        steps = Counted(str(each.get("step", "")) for group in groups for each in group.get("members") or ())
+        found: dict[tuple[Gauge, tuple[str, ...]], float] = {}
+        for step, count in steps.items():
+            labels = (self._members, (*key, step if step in _STEPS else "Other"))
+            found[labels] = found.get(labels, 0.0) + count
+        if groups:
+            found[self._restarts, (*key,)] = float(sum(group.get("restarts") or 0 for group in groups))
+        self._series.update(key, found)
+
+
 class Pods:
     """Sets the gauge of GPUs and counts restarts."""
 
@@ -313,6 +338,17 @@ class Metrics:
             "container that fetches are not among them.",
             _SERVICE,
         )
+        self.group_members = self._gauge(
+            "llmservice_group_members",
+            "Pods of a service's replicas over several nodes, by what each does: Preparing, Waiting, Running, Failed, "
+            "Leaving. Absent instead of 0.",
+            (*_SERVICE, "step"),
+        )
+        self.group_restarts = self._gauge(
+            "llmservice_group_restarts",
+            "How often the pods of such replicas started vLLM together again within the last hour. Absent without any.",
+            _SERVICE,
+        )
         self.fetched_bytes = self._gauge(
             "llmservice_fetch_bytes", "Bytes of a model that a starting pod has fetched.", _POD
         )
@@ -367,6 +403,7 @@ class Metrics:
         self._failures = Failures(self.failing, self.failures)
         self._conditions = Conditions(self.ready, self.available, self.problem)
         self._pods = Pods(self.gpus, self.restarts)
+        self._groups = Groups(self.group_members, self.group_restarts)
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
     def observe_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -382,6 +419,7 @@ class Metrics:
         self._failures.update(key, status, before)
         self._conditions.update(key, status)
         self._plans.update(key, status)
+        self._groups.update(key, status)
 
     def set_pods(self, key: Key, pods: Iterable[PodFacts], gpu_resource: str) -> None:
         """The current pods of a service, and the resource name of its GPUs, or ""."""
@@ -393,6 +431,7 @@ class Metrics:
         self._conditions.update(key, {})
         self._pods.forget(key)
         self._plans.update(key, {})
+        self._groups.update(key, {})
         if key in self._ended:
             self._ended.discard(key)
             self.streams_ended.remove(*key)

@@ -9,6 +9,7 @@ from monitoring.dashboards.shapes import RATE, Dashboard, Kind, Panel, Query, Ro
 _OF = 'namespace="$namespace",service="$service"'
 _WELL = "the service is well"
 _GPUS = "the service runs on CPUs"
+_ONE_NODE = "each replica is one pod"
 _NOT_HELD = "the service always has a replica"
 
 _STATE = Row(
@@ -183,6 +184,15 @@ _LIFE = Row(
             text="Restarts of containers since the operator's process began.",
             unit="short",
             queries=[Query(f"sum(llmservice_restarts_total{{{_OF}}})", "restarts", "no container has restarted")],
+        ),
+        Panel(
+            title="Pods of replicas over several nodes",
+            text="What each pod does, and how often they started vLLM together again within the last hour.",
+            unit="short",
+            queries=[
+                Query(f"sum by (step) (llmservice_group_members{{{_OF}}})", "{{step}}", _ONE_NODE),
+                Query(f"max(llmservice_group_restarts{{{_OF}}})", "restarts", _ONE_NODE),
+            ],
         ),
         Panel(
             title="Fetched of the model",

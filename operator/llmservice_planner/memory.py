@@ -7,6 +7,7 @@ the engine itself computes at run time (vllm/v1/worker/gpu_worker.py, determine_
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from llmservice_api.constants import TYPICAL_REQUEST
@@ -342,7 +343,14 @@ def _planned(request: Request, model: Architecture, device: Device, budget: _Bud
         flash_attention_gib=flash,
     )
     lines = _kv_lines(budget, found, layout, length, needed)
-    return replace(found, explanation=(*budget.lines, *lines, *host.lines(request)))
+    return replace(found, explanation=(*budget.lines, *lines, *_between_nodes(request), *host.lines(request)))
+
+
+def _between_nodes(request: Request) -> Iterator[Line]:
+    """What the plan does not know of a replica over several nodes."""
+    if request.nodes > 1 and request.device is not None and not request.device.is_cpu:
+        held = "what NCCL holds of each GPU for ranks on other nodes was not measured, and is not counted"
+        yield Line("between nodes", None, held)
 
 
 def _requested_length(request: Request, model: Architecture) -> int | None:

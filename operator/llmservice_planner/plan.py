@@ -95,6 +95,8 @@ class Request:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    nodes: int = 1
+    """Over which one replica is spread."""
     gpu_memory_utilization: float | None = None
     kv_cache_memory_bytes: int | None = None
     max_model_len: int | Literal["auto"] | None = None

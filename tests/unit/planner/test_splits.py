@@ -1,4 +1,4 @@
-"""Experts, which only some models have to spread."""
+"""How a model is split: by experts, which only some models have, and over nodes."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def test_models_without_experts_are_not_spread_by_them(model: str, how: dict[str
     assert plan.reason.startswith("The model has no experts to spread") is bool(remedy)
     assert plan.reason.endswith(remedy)
     assert not remedy or plan.verdict is Fit.DOES_NOT_FIT
+
+
+@pytest.mark.parametrize(("nodes", "is_said"), [(1, False), (2, True)])
+def test_what_was_not_measured_between_nodes_is_said(nodes: int, is_said: bool) -> None:
+    plan = memory.plan(asked("llama-3.1-8b", H200, tensor_parallel_size=2, nodes=nodes))
+    assert any("NCCL" in line.formula for line in plan.explanation) is is_said

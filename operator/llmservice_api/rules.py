@@ -101,8 +101,19 @@ def _claim_of_a_group(claim: str) -> Rule:
     )
 
 
+_TOPOLOGY = "self.parallelism.topologyKey"
+_AFFINITY = "self.podTemplate.spec.affinity"
 SPEC = (
     _claim_of_a_group("model.cache"),
+    Rule(
+        f"!has(self.parallelism) || !has({_TOPOLOGY}) || !has(self.podTemplate) || !has(self.podTemplate.spec) || "
+        f"!has({_AFFINITY}) || !has({_AFFINITY}.podAffinity) || "
+        f"!has({_AFFINITY}.podAffinity.requiredDuringSchedulingIgnoredDuringExecution) || "
+        f"{_AFFINITY}.podAffinity.requiredDuringSchedulingIgnoredDuringExecution.size() == 0",
+        "with parallelism.topologyKey the pods of a replica wait for each other, and a required podAffinity to others "
+        "would keep the first of them from every node: prefer it, or remove one of the two",
+        ".podTemplate.spec.affinity",
+    ),
     _claim_of_a_group("startCache"),
     *(
         Rule(
@@ -326,6 +337,17 @@ NETWORK = (
         f"!has(self.rdmaDevices) || {_PRESET} in ['infiniband', 'roce']",
         "devices are chosen with infiniband and roce only: set preset to one of them, or remove rdmaDevices",
         ".rdmaDevices",
+    ),
+    Rule(
+        "!has(self.rdmaResource) || (self.rdmaResource.contains('/') && "
+        "!self.rdmaResource.matches('^(nvidia.com/(gpu|mig-)|amd.com/gpu)'))",
+        "this is no resource of RDMA devices: set rdmaResource to what your device plugin advertises, such as rdma/ib",
+        ".rdmaResource",
+    ),
+    Rule(
+        "!has(self.sharedMemory) || quantity(self.sharedMemory).isGreaterThan(quantity('0'))",
+        "the ranks of a pod need some: set sharedMemory above 0, or remove it",
+        ".sharedMemory",
     ),
     Rule(
         f"!has(self.rdmaCount) || has(self.rdmaResource) || {_PRESET} == 'efa'",

@@ -374,7 +374,9 @@ class GroupStatus(StatusModel):
 
     name: Word = Field(description="Name of the leader's pod, of rank 0.")
     ready: bool = Field(description="Whether all members run and the leader takes requests.")
-    restarts: int | None = optional("Starts of vLLM on all members after a failure, within the last hour.", ge=0)
+    restarts: int | None = optional(
+        "Starts of vLLM on all members after a failure, within the hour before its leader was last asked.", ge=0
+    )
     cause: Text | None = optional("Why vLLM last ended on all members: the rank on which it happened, and the failure.")
     members: Many[GroupMemberStatus] | None = optional("Its pods that the leader knows, by rank.", max_length=64)
 

@@ -23,6 +23,8 @@ Amounts = Mapping[str, Decimal]
 
 PODS = "pods"
 """The maximum of pods per node, as a resource."""
+HOST_PORT = "host port "
+"""Prefix of a port of a node as a resource, of which each node has one."""
 _NOTHING: Amounts = MappingProxyType({})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
@@ -120,7 +122,8 @@ class NodeRoom:
 
     def free(self, resource: str) -> Decimal:
         """Unrequested amount; at least 0, though a device may have failed since pods were scheduled."""
-        return max(Decimal(0), _amount(self.allocatable, resource) - _amount(self.used, resource))
+        there = Decimal(1) if resource.startswith(HOST_PORT) else _amount(self.allocatable, resource)
+        return max(Decimal(0), there - _amount(self.used, resource))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,16 @@ def nodes_for(room: Room, pod_spec: Json) -> Iterator[NodeRoom]:
     for node in room.nodes:
         if all(tolerates(taint, tolerations) for taint in node.taints) and _is_selected(node, pod_spec):
             yield node
+
+
+def by_domain(nodes: Iterable[NodeRoom], label: str | None) -> dict[str, list[NodeRoom]]:
+    """The nodes by their value of a label, without those that have none; all together where there is no label."""
+    found: dict[str, list[NodeRoom]] = {}
+    for node in nodes:
+        domain = "" if label is None else node.labels.get(label)
+        if domain is not None:
+            found.setdefault(domain, []).append(node)
+    return found
 
 
 def fitting(node: NodeRoom, wanted: Amounts) -> int:
@@ -227,7 +240,15 @@ def requests_of(pod_spec: Json) -> dict[str, Decimal]:
         together = plus(together, _requested(container))
     found = {name: max(_amount(most, name), _amount(together, name)) for name in {*most, *together}}
     found |= _requested(pod_spec)
-    return plus(plus(found, amounts(pod_spec.get("overhead") or {})), {PODS: Decimal(1)})
+    return plus(plus(found, amounts(pod_spec.get("overhead") or {})), {PODS: Decimal(1), **_host_ports(pod_spec)})
+
+
+def _host_ports(pod_spec: Json) -> dict[str, Decimal]:
+    """A pod on its node's network takes all of its ports there, as the API server writes into stored pods."""
+    ports = (port for container in pod_spec.get("containers") or () for port in container.get("ports") or ())
+    is_on_host = bool(pod_spec.get("hostNetwork"))
+    numbers = {port.get("hostPort") or (port.get("containerPort") if is_on_host else None) for port in ports}
+    return {f"{HOST_PORT}{number}": Decimal(1) for number in numbers if number}
 
 
 def plus(one: Amounts, other: Amounts) -> dict[str, Decimal]:

@@ -92,6 +92,15 @@ def test_others_are_not(token: Token, owner: JSON, plural: str, make: Any, messa
     assert (answer.code, message in answer.message) == (403, True), answer
 
 
+def test_rdma_devices_are_not_counted_as_gpus(token: Token, owner: JSON) -> None:
+    body = group(owner, gpus=2)
+    (container,) = body["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"]
+    container["resources"]["limits"]["rdma/ib"] = "8"
+    answer = token.apply("leaderworkersets", body)
+    assert answer.code < 300, answer
+    assert token.apply("leaderworkersets", group(owner)).code < 300
+
+
 SMALL = {"resources": {"requests": {"cpu": "1m", "memory": "1Mi"}}}
 GATES = [{"name": "llmservice.dev/group"}, {"name": "another.example/gate"}]
 ONE_RACK = {

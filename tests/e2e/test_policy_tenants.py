@@ -111,6 +111,10 @@ REFUSED: dict[str, tuple[JSON, str]] = {
     "root allowed in a container": (guests(runAsNonRoot=False), GUESTS),
     "root": (pod(securityContext={"runAsUser": 0}), "spec.podTemplate.spec.securityContext: root"),
     "root allowed": (pod(securityContext={"runAsNonRoot": False}), "spec.podTemplate.spec.securityContext: root"),
+    "the node's network": (
+        {"parallelism": {"nodes": 2, "tensorParallelSize": 2, "network": {"hostNetwork": True}}},
+        "spec.parallelism.network.hostNetwork: pods on their nodes' network",
+    ),
     "code of a repository": ({"model": {"trustRemoteCode": True}}, "spec.model.trustRemoteCode"),
     "a service account": (pod(serviceAccountName="admin"), "spec.podTemplate.spec.serviceAccountName: only llm"),
     "a variable": (env("PYTHONSTARTUP"), "spec.runtime.env: LD_*, PYTHONSTARTUP may not"),

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import httpx
-from kubeloop.errors import KubeError, Refused, ServerError, Unreachable
+from kubeloop.errors import Forbidden, KubeError, Refused, ServerError, Unreachable
 from kubeloop.resources import DEPLOYMENT, POD
 from llmservice_api.constants import API_VERSION, KIND, LEADER_WORKER_SET
 from llmservice_runtime.contract import RUNTIME_CONTAINER
@@ -274,13 +274,16 @@ class Remote:
 
 
 async def workload_of(kube: Api, service: Json) -> Json | None:
-    """What runs the pods: of a replica over several nodes a LeaderWorkerSet, unless it has not moved there yet."""
+    """What runs the pods: that of the spec's number of nodes, or the other one, if they have not moved yet."""
     namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
-    if (service["spec"].get("parallelism") or {}).get("nodes", 1) > 1:
-        found: Json | None = await kube.get(LEADER_WORKER_SET, namespace, name)
-        if found is not None:
-            return found
-    return await kube.get(DEPLOYMENT, namespace, name)
+    kinds = (LEADER_WORKER_SET, DEPLOYMENT)
+    if (service["spec"].get("parallelism") or {}).get("nodes", 1) == 1:
+        kinds = kinds[::-1]
+    found: Json | None = await kube.get(kinds[0], namespace, name)
+    if found is None:
+        with suppress(Forbidden):
+            found = await kube.get(kinds[1], namespace, name)
+    return found
 
 
 @asynccontextmanager

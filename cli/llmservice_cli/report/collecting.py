@@ -21,6 +21,7 @@ from llmservice_api.constants import (
     CRD_NAME,
     INSPECTS_LABEL,
     LEADER_WORKER_SET,
+    NETWORK_POLICY,
     OPERATOR,
     SERVICE_LABEL,
     selector_text,
@@ -321,6 +322,8 @@ _CHILDREN = (
     BY_KIND["ScaledObject"],
     _AUTOSCALER,
 )
+_OF_GROUPS = (LEADER_WORKER_SET, NETWORK_POLICY)
+"""Where a replica is spread over several nodes."""
 _SERVICE_PAGES = (
     Page(HTTP_PORT, METRICS_PATH, ".metrics.txt", "vLLM's metrics"),
     Page(STATE_PORT, METRICS_PATH, ".supervisor-metrics.txt", "the supervisor's metrics"),
@@ -343,8 +346,9 @@ async def of_service(kube: Api, material: Material, namespace: str, name: str, l
     found = {**await service(kube, namespace, name), "apiVersion": "llmservice.dev/v1alpha1", "kind": "LLMService"}
     add_object(material, found)
     children: list[Json] = [found]
-    is_wide = ((found.get("spec") or {}).get("parallelism") or {}).get("nodes", 1) > 1
-    for resource in (*_CHILDREN, LEADER_WORKER_SET) if is_wide else _CHILDREN:
+    # Of the spec, or of replicas that have not moved to one node yet.
+    is_wide = ((found.get("spec") or {}).get("parallelism") or {}).get("nodes", 1) > 1 or status_of(found).get("groups")
+    for resource in (*_CHILDREN, *_OF_GROUPS) if is_wide else _CHILDREN:
         children += await listed(kube, material, resource, namespace, selector_text(name))
     inspecting = f"{INSPECTS_LABEL}={name}"
     children += await listed(kube, material, resources.POD, namespace, inspecting, "objects/inspection")

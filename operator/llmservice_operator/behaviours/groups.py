@@ -8,21 +8,16 @@ of one domain, which the pods are told with it: the scheduler would choose one f
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from llmservice_api.constants import GROUP_GATE
-from llmservice_planner.room import NodeRoom, fitting_on_separate_devices, nodes_for, requests_of
+from llmservice_planner.room import by_domain, fitting_on_separate_devices, nodes_for, requests_of
 
 from llmservice_operator.decision import GroupTurn, Inputs, Release, Requirements, RoomQuery
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.server import accelerator_resource, domain_label
 from llmservice_operator.observe.observed import POD, Observed
 from llmservice_operator.workload.port import Replica, WorkloadFacts
-
-Json = Mapping[str, Any]
 
 RECHECK_SECONDS = 10.0
 """Seconds until room is looked for again: lists of nodes are shared for as long."""
@@ -64,9 +59,10 @@ def _step(inputs: Inputs) -> GroupStep | Requirements:
     observed = inputs.observed
     there = [each for each in observed.replicas if not each.is_terminating and each.first.group]
     begun = [each for each in there if not all(pod.is_held for pod in each.pods)]
-    release = _of(begun)
-    is_placing = bool(release) or any(not (pod.is_held or pod.scheduled) for each in begun for pod in each.pods)
     workload = next((each for each in observed.workloads if each.nodes > 1), None)
+    label = None if workload is None else domain_label(workload.template().get("spec") or {})
+    release = tuple(one for each in begun for one in _of([each], _domain_of(each, label)))
+    is_placing = bool(release) or any(not (pod.is_held or pod.scheduled) for each in begun for pod in each.pods)
     complete = [each for each in there if workload is not None and _waits_only_for_room(each, workload.nodes)]
     if workload is None or not complete or is_placing:
         return GroupStep(observed, release, is_placing)
@@ -105,6 +101,12 @@ class _Place:
     node_selector: _Labels = ()
 
 
+def _domain_of(replica: Replica, label: str | None) -> _Labels:
+    """What its other pods were told, for one that was not let go with them or replaces one that was."""
+    told = ((key, value) for pod in replica.pods for key, value in pod.node_selector if key == label)
+    return tuple(dict.fromkeys(told))[:1]
+
+
 def _of(groups: list[Replica], node_selector: _Labels = ()) -> tuple[Release, ...]:
     return tuple(Release(pod.name, pod.uid, node_selector) for each in groups for pod in each.pods if _may_go(pod))
 
@@ -124,22 +126,16 @@ def _place(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> _Place |
         return ""
     spec = workload.template().get("spec") or {}
     label, nodes = domain_label(spec), list(nodes_for(room, spec))
-    domains = _domains(nodes, spec, resource, label)
+    wanted = requests_of(spec)
+    places = {
+        name: sum(fitting_on_separate_devices(node, wanted, resource) > 0 for node in each)
+        for name, each in by_domain(nodes, label).items()
+    }
     # The smallest that is large enough: others stay whole for larger replicas.
-    enough = min(((count, name) for name, count in domains.items() if count >= workload.nodes), default=None)
+    enough = min(((count, name) for name, count in places.items() if count >= workload.nodes), default=None)
     if enough is not None:
         return _Place(() if label is None else ((label, enough[1]),))
     if room.unknown is not None or not nodes or (inputs.settings.has_node_autoscaler and not turn.are_others_placing):
         return _Place()
     within = "" if label is None else f" within one {label}"
     return f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once{within}"
-
-
-def _domains(nodes: list[NodeRoom], spec: Json, resource: str | None, label: str | None) -> dict[str, int]:
-    """Nodes with room for a pod of this spec, by domain: the value of the label, or all together without one."""
-    found = Counter[str]()
-    for node in nodes:
-        domain = "" if label is None else node.labels.get(label)
-        if domain is not None and fitting_on_separate_devices(node, requests_of(spec), resource) > 0:
-            found[domain] += 1
-    return found

@@ -25,6 +25,7 @@ from llmservice_planner.room import (
     Amounts,
     NodeRoom,
     Room,
+    by_domain,
     fitting,
     fitting_on_separate_devices,
     minus,
@@ -39,7 +40,7 @@ from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.children import claim_holders
 from llmservice_operator.manifests.meta import Manifest, nodes_of
-from llmservice_operator.manifests.server import accelerator_resource
+from llmservice_operator.manifests.server import accelerator_resource, domain_label
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.failures.failure import reason_of
 from llmservice_operator.observe.progress import gates, gates_of
@@ -113,10 +114,19 @@ class Change:
     def has_room(self, nodes: Iterable[NodeRoom], *, leaving: int = 0) -> bool:
         """Whether these nodes have room for what a surge makes, `leaving` pods aside; the pods of a replica are on a
         node each."""
-        size = nodes_of(self.template)
-        free = (fitting_on_separate_devices(node, self.requests, self.resource) for node in nodes)
-        places = sum(min(each, self.made_beside) for each in free) if size > 1 else sum(free)
-        return places + leaving >= size * self.made_beside
+        size, label = nodes_of(self.template), domain_label(self.pod_spec)
+        if size == 1:
+            return sum(map(self._fitting, nodes)) + leaving >= self.made_beside
+        places = [
+            sum(min(self._fitting(node), self.made_beside) for node in each)
+            for each in by_domain(nodes, label).values()
+        ]
+        if label is None:
+            return sum(places) + leaving >= size * self.made_beside
+        return sum(each // size for each in places) >= self.made_beside
+
+    def _fitting(self, node: NodeRoom) -> int:
+        return fitting_on_separate_devices(node, self.requests, self.resource)
 
     @property
     def is_last(self) -> bool:
@@ -286,8 +296,10 @@ def _has_room_without(change: Change, nodes: list[NodeRoom], old: Sequence[PodFa
         return replace(node, used=minus(node.used, amounts))
 
     size = nodes_of(change.template)
-    places = (fitting(freed(node), change.requests) for node in nodes)
-    return sum(min(each, 1) if size > 1 else each for each in places) >= size
+    if size == 1:
+        return any(fitting(freed(node), change.requests) for node in nodes)
+    domains = by_domain(nodes, domain_label(change.pod_spec)).values()
+    return any(sum(fitting(freed(node), change.requests) > 0 for node in each) >= size for each in domains)
 
 
 def _continued(change: Change, strategy: Strategy) -> RolloutStep | Requirements:

@@ -81,6 +81,8 @@ class PodFacts:
     """Within its group."""
     is_held: bool = False
     """It has GROUP_GATE; other gates are among what makes it unschedulable."""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    """Of a pod of a group."""
     queue: str
     """Kueue's queue in which it waits for quota or holds some; else empty."""
     phase: str
@@ -161,6 +163,7 @@ class PodFacts:
             group=text_of(labels.get(GROUP_INDEX_LABEL)),
             rank=_rank(labels.get(RANK_LABEL)),
             is_held=GROUP_GATE in _gates(spec),
+            node_selector=tuple((spec.get("nodeSelector") or {}).items()) if GROUP_INDEX_LABEL in labels else (),
             queue=text_of(labels.get(_QUEUE_LABEL)),
             phase=str(status.get("phase", "")),
             scheduled=scheduling.get("status") == "True" or bool(node),

@@ -33,7 +33,7 @@ _MOST_PRODUCTS = 8
 _KINDS: tuple[tuple[Reason, re.Pattern[str]], ...] = (
     (Reason.VOLUME_UNAVAILABLE, re.compile(r"persistent ?volume|volume|pvc\(s\)|available disk|free storage", re.I)),
     (Reason.INSUFFICIENT_GPUS, re.compile(r"^Insufficient [^ ]+/|allocate all claims")),
-    (Reason.INSUFFICIENT_RESOURCES, re.compile(r"^Insufficient |^Too many pods")),
+    (Reason.INSUFFICIENT_RESOURCES, re.compile(r"^Insufficient |^Too many pods|free ports for the requested")),
     (Reason.NO_MATCHING_NODE, re.compile(r"didn't match|didn't satisfy|terms conflict|^no nodes available")),
     (Reason.UNTOLERATED_TAINT, re.compile(r"taint|were unschedulable|unknown conditions")),
     (Reason.SCHEDULING_GATED, re.compile(r"^scheduling gate ")),

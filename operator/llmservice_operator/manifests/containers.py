@@ -58,7 +58,11 @@ def _of_group(llm: LLMService) -> Iterator[EnvVar]:
     if llm.spec.parallelism.nodes == 1:
         return
     yield {"name": contract.GROUP_TOKEN_ENV, "value": group_token(llm)}
-    for variable, path in ((contract.POD_NAME_ENV, "metadata.name"), (contract.NODE_NAME_ENV, "spec.nodeName")):
+    for variable, path in (
+        (contract.POD_NAME_ENV, "metadata.name"),
+        (contract.NODE_NAME_ENV, "spec.nodeName"),
+        (contract.POD_IP_ENV, "status.podIP"),
+    ):
         yield {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 

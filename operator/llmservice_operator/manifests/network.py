@@ -12,6 +12,7 @@ from typing import Any
 
 from llmservice_api.service import LLMService
 from llmservice_planner.quantity import gibibytes
+from llmservice_runtime import contract
 
 _NCCL_NET: Mapping[str, str] = {
     "tcp": "Socket",
@@ -21,13 +22,11 @@ _NCCL_NET: Mapping[str, str] = {
     "efa": "AWS Libfabric",
     "gke": "gIB",
 }
-_VERBS = ("infiniband", "roce")
 _EFA = "vpc.amazonaws.com/efa"
-_LOCKING = {"capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
 
 
 def variables(llm: LLMService) -> dict[str, str]:
-    """Of vLLM. The supervisor finds the interface where none is named, and the address of one that is."""
+    """Of vLLM. The supervisor finds the interface where the spec names none, and the address of one that it names."""
     network = llm.spec.parallelism.network
     if network is None:
         return {}
@@ -40,6 +39,7 @@ def variables(llm: LLMService) -> dict[str, str]:
         found["FI_PROVIDER"] = "efa"
     if network.interface is not None:
         # NCCL takes a name without "=" for a prefix.
+        found[contract.INTERFACE_ENV] = network.interface
         found |= {"GLOO_SOCKET_IFNAME": network.interface, "NCCL_SOCKET_IFNAME": f"={network.interface}"}
     if network.rdma_devices is not None:
         found["NCCL_IB_HCA"] = "=" + ",".join(network.rdma_devices)
@@ -54,12 +54,6 @@ def rdma_limits(llm: LLMService) -> dict[str, str]:
         return {}
     resource = network.rdma_resource or (_EFA if network.preset == "efa" else None)
     return {} if resource is None else {resource: str(network.rdma_count or 1)}
-
-
-def container_security(llm: LLMService) -> dict[str, Any]:
-    """What the server's container needs beyond `restricted`: RDMA pins memory, which limits of nodes may refuse."""
-    network = llm.spec.parallelism.network
-    return _LOCKING if network is not None and network.preset in _VERBS else {}
 
 
 def pod_fields(llm: LLMService) -> dict[str, Any]:

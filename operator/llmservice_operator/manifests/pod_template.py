@@ -159,7 +159,7 @@ def _server(
         "env": environment(llm, settings),
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(llm).items()],
         "resources": server_resources(llm, settings, host_memory_gib),
-        "securityContext": CONTAINER_SECURITY | network.container_security(llm),
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],
         # A short period, so that Ready follows soon; the supervisor enforces the start budget.
         "startupProbe": _probe(contract.STARTUP_PATH, _STARTUP_PERIOD, START_CEILING_SECONDS // _STARTUP_PERIOD),

@@ -238,7 +238,7 @@ def server_resources(llm: LLMService, settings: Settings, host_memory_gib: int =
     """Resources of the server; requests are always set. `host_memory_gib`: memory that vLLM pins by the plan, which may
     exceed the spec's. The shared-memory volume is added to the server's memory."""
     given = llm.spec.runtime.resources
-    limits = {key: str(value) for key, value in (given.get("limits") or {}).items()}
+    limits = {key: str(value) for key, value in (given.get("limits") or {}).items()} | network.rdma_limits(llm)
     requests = {key: str(value) for key, value in (given.get("requests") or {}).items()}
     defaults = _default_requests(llm, settings, host_memory_gib)
     for name, default in defaults.items():
@@ -247,7 +247,6 @@ def server_resources(llm: LLMService, settings: Settings, host_memory_gib: int =
     resource = accelerator_resource(llm)
     if resource is not None:
         limits[resource] = str(llm.spec.parallelism.accelerators_of_node)
-    limits |= network.rdma_limits(llm)
     return {"requests": requests} | ({"limits": limits} if limits else {})
 
 

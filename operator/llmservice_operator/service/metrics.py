@@ -182,10 +182,10 @@ _STEPS = frozenset(map(str, Step))
 
 
 class Groups:
-    """Sets the gauges of replicas over several nodes from each service's status."""
+    """Sets the gauge of replicas over several nodes from each service's status."""
 
-    def __init__(self, members: Gauge, restarts: Gauge) -> None:
-        self._members, self._restarts = members, restarts
+    def __init__(self, members: Gauge) -> None:
+        self._members = members
         self._series = Series()
 
     def update(self, key: Key, status: Json) -> None:
@@ -196,8 +196,6 @@ class Groups:
         for step, count in steps.items():
             labels = (self._members, (*key, step if step in _STEPS else "Other"))
             found[labels] = found.get(labels, 0.0) + count
-        if groups:
-            found[self._restarts, (*key,)] = float(sum(group.get("restarts") or 0 for group in groups))
         self._series.update(key, found)
 
 
@@ -344,11 +342,6 @@ class Metrics:
             "Leaving. Absent instead of 0.",
             (*_SERVICE, "step"),
         )
-        self.group_restarts = self._gauge(
-            "llmservice_group_restarts",
-            "How often the pods of such replicas started vLLM together again within the last hour. Absent without any.",
-            _SERVICE,
-        )
         self.fetched_bytes = self._gauge(
             "llmservice_fetch_bytes", "Bytes of a model that a starting pod has fetched.", _POD
         )
@@ -403,7 +396,7 @@ class Metrics:
         self._failures = Failures(self.failing, self.failures)
         self._conditions = Conditions(self.ready, self.available, self.problem)
         self._pods = Pods(self.gpus, self.restarts)
-        self._groups = Groups(self.group_members, self.group_restarts)
+        self._groups = Groups(self.group_members)
         self._plans = Plans(self.planned_tokens, self.measured_tokens, self.plan_error)
 
     def observe_request(self, verb: str, resource: str, code: int, seconds: float) -> None:

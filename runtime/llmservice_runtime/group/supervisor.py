@@ -76,6 +76,12 @@ def rank_arguments(group: Group, leader_address: str, engines: int) -> tuple[str
     return (*common, *master, *headless)
 
 
+def _address_of(dependencies: Dependencies) -> str:
+    """At which the others reach this pod: of several, that which its name means, and not that of the default route."""
+    given = dependencies.environment.get(contract.POD_IP_ENV, "")
+    return given or next(iter(dependencies.pod_addresses()), "")
+
+
 class GroupSupervisor(Supervisor):
     """Supervises the vLLM processes of one pod, one incarnation after another."""
 
@@ -86,8 +92,7 @@ class GroupSupervisor(Supervisor):
         # Whatever else runs in this container must not be able to stop the group.
         variables = {name: text for name, text in dependencies.environment.items() if name != contract.GROUP_TOKEN_ENV}
         super().__init__(options, args, replace(dependencies, environment=variables))
-        own = dependencies.pod_addresses()
-        self._group = replace(group, address=own[0] if own else "")
+        self._group = replace(group, address=_address_of(dependencies))
         # What vLLM compiles, and which processes it starts, differs between ranks.
         self._of_rank = replace(options, revision_key=f"{options.revision_key}, rank {group.rank}")
         self._unsettled: StartCache | None = None
@@ -210,18 +215,18 @@ class GroupSupervisor(Supervisor):
     @property
     def _named_interface(self) -> str:
         """spec.parallelism.network.interface; empty without."""
-        return self._dependencies.environment.get(_GLOO_INTERFACE, "")
+        return self._dependencies.environment.get(contract.INTERFACE_ENV, "")
 
     def _variables(self) -> Mapping[str, str]:
         if self._named_interface:
             return {HOST_IP: addresses.of_interface(self._named_interface)}
-        own = self._dependencies.pod_addresses()
+        own = self._group.address
         if not own:
             return {}
-        name = addresses.interface_of(own[0])
+        name = addresses.interface_of(own)
         # NCCL takes a name without "=" for a prefix.
         names = {_GLOO_INTERFACE: name, _NCCL_INTERFACE: f"={name}"} if name else {}
-        return {HOST_IP: own[0], **names}
+        return {HOST_IP: own, **names}
 
     # The leader
 

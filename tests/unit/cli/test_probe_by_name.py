@@ -116,17 +116,23 @@ async def test_the_pod_runs_the_same_load_from_the_operators_image(probe: Probe)
     assert (probe.is_gone, probe.api.sent("DELETE")[0][1]["gracePeriodSeconds"]) == (True, 0)
 
 
-@pytest.mark.parametrize("has_moved", [True, False], ids=["moved", "not yet"])
+@pytest.mark.parametrize(
+    ("nodes", "has_set", "has_deployment", "expected"),
+    [(2, True, True, 2), (2, False, True, 1), (1, True, False, 2), (1, True, True, 1)],
+    ids=["moved", "not yet", "not back yet", "back"],
+)
 async def test_of_replicas_over_several_nodes_the_image_is_that_of_what_runs_them(
-    probe: Probe, has_moved: bool
+    probe: Probe, nodes: int, has_set: bool, has_deployment: bool, expected: int
 ) -> None:
-    probe.api.objects[f"{SERVICES}/chat"]["spec"] = {"parallelism": {"nodes": 2}}
-    if has_moved:
+    probe.api.objects[f"{SERVICES}/chat"]["spec"] = {"parallelism": {"nodes": nodes}}
+    if not has_deployment:
+        del probe.api.objects[DEPLOYMENT]
+    if has_set:
         template = {**TEMPLATE, "initContainers": [{"name": "runtime", "image": "registry.test/operator:2"}]}
         body = {"spec": {"leaderWorkerTemplate": {"workerTemplate": {"spec": template}}}}
         probe.api.objects["/apis/leaderworkerset.x-k8s.io/v1/namespaces/team/leaderworkersets/chat"] = body
     assert (await probe()).code == ExitCode.DONE
-    assert probe.container["image"] == f"registry.test/operator:{2 if has_moved else 1}"
+    assert probe.container["image"] == f"registry.test/operator:{expected}"
 
 
 async def test_the_key_comes_from_the_secret_and_is_seen_by_nobody_else(probe: Probe) -> None:

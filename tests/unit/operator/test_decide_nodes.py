@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL
-from llmservice_planner.room import NodeRoom, Room
+from llmservice_planner.room import NodeRoom, Room, requests_of
 
 from tests.unit.decide_world import H100, World, a_pod, a_world
 
@@ -327,3 +327,49 @@ def test_a_group_that_never_was_ready_is_late_after_the_deadline_and_one_that_wa
         ]
     world.settle()
     assert "Stalled" not in world.conditions()
+
+
+RACK = "example.com/rack"
+
+
+def in_racks(there: Room, *racks: str) -> Room:
+    pairs = zip(there.nodes, racks, strict=True)
+    return replace(there, nodes=tuple(replace(node, labels={**node.labels, RACK: rack}) for node, rack in pairs))
+
+
+STRATEGIES: dict[str, tuple[tuple[int, ...], tuple[str, ...], str]] = {
+    # free GPUs and rack of each node, where node-0 and node-1 have the old replica: the strategy of the change
+    "room for one more in a rack": ((0, 0, 1, 1), ("a", "a", "b", "b"), "Surge"),
+    "without the old one in its rack": ((0, 0, 1, 0), ("a", "a", "b", "b"), "Replace"),
+    "half a replica in each of two racks": ((0, 0, 1, 1), ("a", "a", "b", "c"), "Replace"),
+    "nowhere, also without the old one": ((0, 0, 0, 0), ("a", "b", "c", "d"), "Surge"),
+}
+
+
+@pytest.mark.parametrize(("free", "racks", "strategy"), STRATEGIES.values(), ids=STRATEGIES.keys())
+def test_an_old_replica_ends_only_for_one_that_a_rack_has_room_for(
+    free: tuple[int, ...], racks: tuple[str, ...], strategy: str
+) -> None:
+    world = served(TWO)
+    for node, pod in enumerate(world.pods.values()):
+        pod["spec"]["nodeName"] = f"node-{node}"
+    world.room = in_racks(room(*free), *racks)
+    world.edit(parallelism={**TWO, "topologyKey": RACK})
+    world.settle()
+    assert world.status["rollout"]["strategy"] == strategy
+
+
+@pytest.mark.parametrize(("is_on_host", "strategy"), [(False, "Surge"), (True, "Replace")])
+def test_ports_of_nodes_are_room_too(is_on_host: bool, strategy: str) -> None:
+    network = {"network": {"hostNetwork": True}} if is_on_host else {}
+    world = served({**TWO, **network})
+    for node, pod in enumerate(world.pods.values()):
+        pod["spec"]["nodeName"] = f"node-{node}"
+    taken = requests_of(
+        world.children["LeaderWorkerSet", "x"]["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    )
+    there = room(4, 4)
+    world.room = replace(there, nodes=tuple(replace(node, used={**node.used, **taken}) for node in there.nodes))
+    world.edit(batching={"maxNumSeqs": 16})
+    world.settle()
+    assert world.status["rollout"]["strategy"] == strategy

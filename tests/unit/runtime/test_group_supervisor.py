@@ -409,7 +409,7 @@ async def test_an_interface_that_the_pod_has_not_ends_the_start_with_those_that_
         contract.GROUP_RANK_ENV: "0",
         contract.GROUP_LEADER_ENV: "127.0.0.1",
         contract.GROUP_TOKEN_ENV: "t",
-        "GLOO_SOCKET_IFNAME": "none7",
+        contract.INTERFACE_ENV: "none7",
     }
     given = {"nodes": 2, "group_port": free_port(), "revision_key": "r"}
     async with supervised(tmp_path, variables=variables, pod_addresses=loopback, **given) as leader:  # type: ignore[arg-type]
@@ -420,6 +420,6 @@ async def test_an_interface_that_the_pod_has_not_ends_the_start_with_those_that_
 
 
 async def test_a_named_interface_gives_vllm_its_address(tmp_path: Path) -> None:
-    async with group(tmp_path, further={"GLOO_SOCKET_IFNAME": "lo"}) as found:
+    async with group(tmp_path, further={contract.INTERFACE_ENV: "lo"}) as found:
         await found.ready()
         assert "VLLM_HOST_IP=127.0.0.1" in environment_of(found.worker.engine()).split("\0")

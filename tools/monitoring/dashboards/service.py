@@ -187,12 +187,10 @@ _LIFE = Row(
         ),
         Panel(
             title="Pods of replicas over several nodes",
-            text="What each pod does, and how often they started vLLM together again within the last hour.",
+            text="What each pod does.",
             unit="short",
-            queries=[
-                Query(f"sum by (step) (llmservice_group_members{{{_OF}}})", "{{step}}", _ONE_NODE),
-                Query(f"max(llmservice_group_restarts{{{_OF}}})", "restarts", _ONE_NODE),
-            ],
+            is_stacked=True,
+            queries=[Query(f"sum by (step) (llmservice_group_members{{{_OF}}})", "{{step}}", _ONE_NODE)],
         ),
         Panel(
             title="Fetched of the model",

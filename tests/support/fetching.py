@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,12 @@ class Ended:
 
 @dataclass(frozen=True)
 class Fetcher:
-    """A cache, and the environment that fetches into it have."""
+    """A cache, and the environment that a pod's fetches into it have."""
 
     folder: Path
     environment: Mapping[str, str]
+    pod: str = "links"
+    """The folder of its own links."""
 
     @property
     def cache(self) -> Path:
@@ -85,7 +87,7 @@ class Fetcher:
 
     @property
     def links(self) -> Path:
-        return self.folder / "links"
+        return self.folder / self.pod
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -95,7 +97,11 @@ class Fetcher:
 
     def with_(self, **environment: str) -> Fetcher:
         """The same cache in another environment."""
-        return Fetcher(self.folder, {**self.environment, **environment})
+        return replace(self, environment={**self.environment, **environment})
+
+    def in_another_pod(self) -> Fetcher:
+        """With the same cache."""
+        return replace(self, pod="other-links")
 
     def start(self, *wanted: str, args: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         """A process of its own; `wanted` are NAME=URI."""

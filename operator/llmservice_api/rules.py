@@ -345,7 +345,7 @@ NETWORK = (
         ".rdmaResource",
     ),
     Rule(
-        "!has(self.sharedMemory) || quantity(self.sharedMemory).isGreaterThan(quantity('0'))",
+        "!has(self.sharedMemory) || quantity(self.sharedMemory).compareTo(quantity('0')) > 0",
         "the ranks of a pod need some: set sharedMemory above 0, or remove it",
         ".sharedMemory",
     ),

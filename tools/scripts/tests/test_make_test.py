@@ -90,7 +90,7 @@ def test_all_pass(tmp_path: Path) -> None:
     ran = run(tmp_path, {})
     assert (ran.code, stages(ran)) == (0, 6)
     assert "all passed" in ran.out
-    assert sorted(ran.cluster) == ["down", "install", "keda", "status", "up"], ran.out
+    assert sorted(ran.cluster) == ["down", "install", "keda", "lws", "status", "up"], ran.out
     assert any("or (autoscaling" in each for given in ran.pytest for each in given)
     assert re.search(r"^disk: \d+ MiB above the start at most, -?\d+ MiB at the end$", ran.out, re.MULTILINE)
 
@@ -148,7 +148,7 @@ def test_what_fails_keeps_nothing_from_running_and_is_named(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("broken", "number", "named"),
-    [("up", 1, "the cluster and its images"), ("install", 1, "the cluster and its images"), ("keda", 6, "KEDA")],
+    [("up", 1, "the cluster and its images"), ("install", 1, "the cluster and its images"), ("keda", 6, "keda")],
 )
 def test_what_cannot_run_without_another_is_left_out(tmp_path: Path, broken: str, number: int, named: str) -> None:
     ran = run(tmp_path, {}, broken=broken)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_FLOOR, Decimal
 from types import MappingProxyType
@@ -158,13 +158,16 @@ def nodes_for(room: Room, pod_spec: Json) -> Iterator[NodeRoom]:
             yield node
 
 
-def by_domain(nodes: Iterable[NodeRoom], label: str | None) -> dict[str, list[NodeRoom]]:
-    """The nodes by their value of a label, without those that have none; all together where there is no label."""
-    found: dict[str, list[NodeRoom]] = {}
+def places_by_domain(
+    nodes: Iterable[NodeRoom], label: str | None, room_on: Callable[[NodeRoom], int], most: int = 1
+) -> Mapping[str, int]:
+    """Pods for which there is room, at most so many on each node, by the nodes' value of a label: nodes without it do
+    not count. Without a label all nodes are one domain, which is called ""."""
+    found: Counter[str] = Counter()
     for node in nodes:
         domain = "" if label is None else node.labels.get(label)
         if domain is not None:
-            found.setdefault(domain, []).append(node)
+            found[domain] += min(room_on(node), most)
     return found
 
 

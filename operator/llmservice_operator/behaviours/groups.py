@@ -3,7 +3,7 @@ part would hold GPUs that neither can use.
 
 Each pod is made with a scheduling gate, which goes once the nodes have room for all pods of the replica, of one service
 at a time. A pod that replaces a lost one does not wait: the others have their nodes. With a topology key the nodes are
-of one domain, which the pods are told with it: the scheduler would choose one for the first pod alone.
+of one domain, whose label the pods get with it: the scheduler would choose one for the first pod alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from llmservice_api.constants import GROUP_GATE
-from llmservice_planner.room import by_domain, fitting_on_separate_devices, nodes_for, requests_of
+from llmservice_planner.room import fitting_on_separate_devices, nodes_for, places_by_domain, requests_of
 
 from llmservice_operator.decision import GroupTurn, Inputs, Release, Requirements, RoomQuery
 from llmservice_operator.facts.pods import PodFacts
@@ -127,10 +127,7 @@ def _place(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> _Place |
     spec = workload.template().get("spec") or {}
     label, nodes = domain_label(spec), list(nodes_for(room, spec))
     wanted = requests_of(spec)
-    places = {
-        name: sum(fitting_on_separate_devices(node, wanted, resource) > 0 for node in each)
-        for name, each in by_domain(nodes, label).items()
-    }
+    places = places_by_domain(nodes, label, lambda node: fitting_on_separate_devices(node, wanted, resource))
     # The smallest that is large enough: others stay whole for larger replicas.
     enough = min(((count, name) for name, count in places.items() if count >= workload.nodes), default=None)
     if enough is not None:

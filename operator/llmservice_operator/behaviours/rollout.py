@@ -25,11 +25,11 @@ from llmservice_planner.room import (
     Amounts,
     NodeRoom,
     Room,
-    by_domain,
     fitting,
     fitting_on_separate_devices,
     minus,
     nodes_for,
+    places_by_domain,
     requests_of,
 )
 from llmservice_runtime.contract import Failure, FailureReason
@@ -117,10 +117,7 @@ class Change:
         size, label = nodes_of(self.template), domain_label(self.pod_spec)
         if size == 1:
             return sum(map(self._fitting, nodes)) + leaving >= self.made_beside
-        places = [
-            sum(min(self._fitting(node), self.made_beside) for node in each)
-            for each in by_domain(nodes, label).values()
-        ]
+        places = places_by_domain(nodes, label, self._fitting, self.made_beside).values()
         if label is None:
             return sum(places) + leaving >= size * self.made_beside
         return sum(each // size for each in places) >= self.made_beside
@@ -298,8 +295,8 @@ def _has_room_without(change: Change, nodes: list[NodeRoom], old: Sequence[PodFa
     size = nodes_of(change.template)
     if size == 1:
         return any(fitting(freed(node), change.requests) for node in nodes)
-    domains = by_domain(nodes, domain_label(change.pod_spec)).values()
-    return any(sum(fitting(freed(node), change.requests) > 0 for node in each) >= size for each in domains)
+    places = places_by_domain(nodes, domain_label(change.pod_spec), lambda node: fitting(freed(node), change.requests))
+    return any(each >= size for each in places.values())
 
 
 def _continued(change: Change, strategy: Strategy) -> RolloutStep | Requirements:

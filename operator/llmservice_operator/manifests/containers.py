@@ -54,7 +54,7 @@ def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
 
 
 def _of_group(llm: LLMService) -> Iterator[EnvVar]:
-    """What a pod of a group tells of itself, and the token by which its members know each other."""
+    """What a pod of a group reports of itself, and the token by which its members know each other."""
     if llm.spec.parallelism.nodes == 1:
         return
     yield {"name": contract.GROUP_TOKEN_ENV, "value": group_token(llm)}

@@ -163,10 +163,12 @@ def groups_of(pods: Sequence[PodFacts], reports: Reports, previous: Json) -> lis
         report = report_of(pod, reports)
         state = report.state if report is not None else None
         if state is not None and state.group is not None:
-            found.append(_as_ready(_group(pod, state.group)) if pod.ready else _group(pod, state.group))
+            group = _group(pod, state.group)
         elif pod.name in known and pod.started:  # its names are used again, by pods of which nothing is known yet
             group = dict(known[pod.name]) | {"ready": pod.ready}
-            found.append(_as_ready(group) if pod.ready else group)
+        else:
+            continue
+        found.append(_as_ready(group) if pod.ready else group)
     return found
 
 

@@ -190,13 +190,9 @@ class Groups:
 
     def update(self, key: Key, status: Json) -> None:
         """A service's stored or just written status; empty: it is deleted."""
-        groups = status.get("groups") or ()
-        steps = Counted(str(each.get("step", "")) for group in groups for each in group.get("members") or ())
-        found: dict[tuple[Gauge, tuple[str, ...]], float] = {}
-        for step, count in steps.items():
-            labels = (self._members, (*key, step if step in _STEPS else "Other"))
-            found[labels] = found.get(labels, 0.0) + count
-        self._series.update(key, found)
+        members = (each for group in status.get("groups") or () for each in group.get("members") or ())
+        steps = Counted(step if (step := str(each.get("step", ""))) in _STEPS else "Other" for each in members)
+        self._series.update(key, {(self._members, (*key, step)): float(count) for step, count in steps.items()})
 
 
 class Pods:

@@ -5,7 +5,7 @@ all members together: none of them can go on without the others, and none may st
 incarnation still runs or holds a port.
 
 A failure is followed by the next incarnation after a back-off, within a budget. Neither counts for a group that was
-ready for `Limits.good`: what ends such a group is not its configuration. The cause that is told is the first one, of
+ready for `Limits.good`: what ends such a group is not its configuration. The reported cause is the first one, of
 the member on which it happened, and not its consequences on the others.
 """
 

@@ -1,4 +1,4 @@
-"""A member's connection to its group: the leader hears the workers and tells them what to do.
+"""A member's connection to its group: the leader receives reports of the workers and sends them orders.
 
 `Leader` and `Worker` are one interface for the supervisor: it reports what it does, waits until it is to start vLLM,
 and learns when vLLM is to end. A worker that does not hear its leader for `Limits.lost` ends vLLM: without its leader

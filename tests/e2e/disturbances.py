@@ -22,6 +22,7 @@ from localcluster.progress import Progress
 from tests.e2e.conftest import own_namespace
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
+from tests.support.groups import TWO_NODES
 from tests.support.host import engine_of, pause, supervisor_of, terminate, without
 from tests.support.measured import Record
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
@@ -116,12 +117,7 @@ WORLDS = {
         ("--rate", "8", "--output-tokens", "10,20,80"),
     ),
     GROUPS: (
-        stand_in(
-            NAME,
-            {"start_seconds": 4, "tokens_per_second": 30},
-            scaling={"replicas": 2},
-            parallelism={"tensorParallelSize": 2, "nodes": 2},
-        ),
+        stand_in(NAME, {"start_seconds": 4, "tokens_per_second": 30}, scaling={"replicas": 2}, parallelism=TWO_NODES),
         120,
         ("--rate", "8", "--output-tokens", "10,20,80"),
     ),

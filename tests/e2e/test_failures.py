@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +34,7 @@ from tests.e2e.failing_services import (
 from tests.support.accelerators import advertised
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.fetching import model_files
+from tests.support.host import losing_packets
 from tests.support.hub import Hub, Repo
 from tests.support.hub import serving as serving_hub
 from tests.support.measured import Record
@@ -308,25 +308,9 @@ def test_probes_that_are_blocked_are_reported(failures: Failures, record: Record
     eventually("over with the rule", lambda: serves(cluster.must_get("llmservices", NAMESPACE, BLOCKED)), 30)
 
 
-@contextlib.contextmanager
-def dropping(address: str, port: int) -> Iterator[None]:
+def dropping(address: str, port: int) -> AbstractContextManager[None]:
     """What this machine, the node, sends to a port of a pod is lost; what comes from other pods is not."""
-    # By way of a chain with a name that the local cluster's end looks for, should this process be killed meanwhile.
-    chain = "CNI-TEST-DROP"
-    rule = ("OUTPUT", "-d", address, "-p", "tcp", "--dport", str(port), "-j", chain)
-
-    def iptables(*words: str) -> None:
-        subprocess.run(["iptables", "-w", *words], check=True)
-
-    iptables("-N", chain)
-    iptables("-A", chain, "-j", "DROP")
-    iptables("-I", *rule)
-    try:
-        yield
-    finally:
-        iptables("-D", *rule)
-        iptables("-F", chain)
-        iptables("-X", chain)
+    return losing_packets(("OUTPUT", "-d", address, "-p", "tcp", "--dport", str(port)))
 
 
 def test_streams_that_a_drain_cuts_are_reported(failures: Failures) -> None:

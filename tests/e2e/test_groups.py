@@ -110,7 +110,7 @@ def test_of_two_groups_with_room_for_one_one_serves_and_the_other_holds_no_gpu(
 
 
 def _is_ready_service(cluster: Cluster, name: str) -> bool:
-    return (cluster.condition(NAMESPACE, name, "Ready") or {}).get("status") == "True"
+    return is_ready(cluster.must_get("llmservices", NAMESPACE, name))
 
 
 MOVED, MOVES_IN = "moved", "e2e-groups-moved"

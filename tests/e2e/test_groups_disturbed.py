@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL
+from llmservice_api.constants import GROUP_INDEX_LABEL
 
 from tests.e2e.disturbances import (
     BLIND_STORIES,
@@ -22,7 +22,7 @@ from tests.e2e.disturbances import (
     world,
 )
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
-from tests.support.groups import groups_installed, kill_vllm
+from tests.support.groups import by_rank, groups_installed, kill_vllm
 from tests.support.host import terminate
 from tests.support.measured import Record
 from tests.support.nodes import second_node
@@ -40,8 +40,7 @@ def served(cluster: Cluster) -> Iterator[World]:
 
 def of_first_group(served: World) -> dict[int, JSON]:
     """By rank."""
-    pods = [pod for pod in served.pods() if pod["metadata"]["labels"][GROUP_INDEX_LABEL] == "0"]
-    return {int(pod["metadata"]["labels"][RANK_LABEL]): pod for pod in pods}
+    return by_rank(pod for pod in served.pods() if pod["metadata"]["labels"][GROUP_INDEX_LABEL] == "0")
 
 
 def term_of_a_worker(served: World) -> None:

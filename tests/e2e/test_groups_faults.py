@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.e2e.conftest import own_namespace
 from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
-from tests.support.host import pause, without
+from tests.support.host import losing_packets, pause, without
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, SecondNode, await_condition, second_node
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_latest, at_most
@@ -59,27 +58,9 @@ def wide(cluster: Cluster, node: SecondNode) -> Iterator[WideService]:
         yield service
 
 
-@contextmanager
-def cut(*addresses: str) -> Iterator[None]:
-    """Nothing goes between these two pods, and nobody is told."""
-    # By way of a chain with a name that the local cluster's end looks for, should this process be killed meanwhile.
-    chain = "CNI-TEST-CUT"
-
-    def iptables(*words: str) -> None:
-        subprocess.run(["iptables", "-w", *words], check=True)
-
-    ways = [("FORWARD", "-s", a, "-d", b, "-j", chain) for a, b in (addresses, addresses[::-1])]
-    iptables("-N", chain)
-    iptables("-A", chain, "-j", "DROP")
-    for way in ways:
-        iptables("-I", *way)
-    try:
-        yield
-    finally:
-        for way in ways:
-            iptables("-D", *way)
-        iptables("-F", chain)
-        iptables("-X", chain)
+def cut(one: str, other: str) -> AbstractContextManager[None]:
+    """Nothing passes between the pods with these addresses."""
+    return losing_packets(("FORWARD", "-s", one, "-d", other), ("FORWARD", "-s", other, "-d", one))
 
 
 def test_a_cut_network_ends_the_endpoint_and_the_group_comes_back_with_it(wide: WideService, record: Record) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from llmservice_api.constants import RANK_LABEL
 
 from localcluster import install, lws, upstream
 from localcluster.progress import Progress
-from tests.support.cluster import JSON, Cluster, condition, eventually
+from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.host import engine_of, processes_of
 from tests.support.patience import PATIENCE
 
@@ -49,8 +49,7 @@ class WideService:
 
     def members(self) -> dict[int, JSON]:
         """The pods of the group, by rank."""
-        pods = self.cluster.pods(self.namespace, self.name)
-        return {int(pod["metadata"]["labels"][RANK_LABEL]): pod for pod in pods}
+        return by_rank(self.cluster.pods(self.namespace, self.name))
 
     def group(self) -> JSON:
         """Of status.groups."""
@@ -65,7 +64,7 @@ class WideService:
 
     def is_ready(self) -> bool:
         """What the operator says."""
-        return (self.cluster.condition(self.namespace, self.name, "Ready") or {}).get("status") == "True"
+        return is_ready(self.cluster.must_get("llmservices", self.namespace, self.name))
 
     def has_endpoint(self) -> bool:
         """Whether the Service has an address for requests."""
@@ -100,6 +99,11 @@ class WideService:
         found = {str(rank): condition(pod, "Ready") or {} for rank, pod in self.members().items()}
         found["service"] = self.cluster.condition(self.namespace, self.name, "Ready") or {}
         return {name: (each.get("status"), each.get("lastTransitionTime")) for name, each in found.items()}
+
+
+def by_rank(pods: Iterable[JSON]) -> dict[int, JSON]:
+    """The pods of one group."""
+    return {int(pod["metadata"]["labels"][RANK_LABEL]): pod for pod in pods}
 
 
 def kill_vllm(pod: JSON) -> float:

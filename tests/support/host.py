@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -147,3 +148,25 @@ def _is_up(cluster: Cluster) -> bool:
 def pause(seconds: float) -> None:
     """Let load go on during a disturbance: the one thing that has to be waited for by the clock."""
     time.sleep(seconds)
+
+
+@contextlib.contextmanager
+def losing_packets(*rules: tuple[str, ...]) -> Iterator[None]:
+    """What matches one of these rules of iptables (chain, then matches) is dropped without an answer."""
+    # By way of a chain with a name that the local cluster's end looks for, should this process be killed meanwhile.
+    chain = "CNI-TEST-DROP"
+
+    def iptables(*words: str) -> None:
+        subprocess.run(["iptables", "-w", *words], check=True)
+
+    iptables("-N", chain)
+    iptables("-A", chain, "-j", "DROP")
+    for rule in rules:
+        iptables("-I", *rule, "-j", chain)
+    try:
+        yield
+    finally:
+        for rule in rules:
+            iptables("-D", *rule, "-j", chain)
+        iptables("-F", chain)
+        iptables("-X", chain)

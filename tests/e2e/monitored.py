@@ -22,13 +22,28 @@ WITHIN = 120.0
 """Seconds for a sample of every query, and for alerts: much longer than a machine takes that is not busy."""
 VARIABLES = {"job": f"{RELEASE}-metrics"}
 """Of the dashboards, beside namespace and service."""
+HEALTHY, CRASHING, FETCHING, ON_GPU = "chat", "crashing", "fetching", "on-gpu"
+SERVICES = {
+    "": HEALTHY,
+    "all services are well": CRASHING,
+    "fitPolicy is Ignore": HEALTHY,
+    "no container has restarted": CRASHING,
+    "no pod is fetching": FETCHING,
+    "no service runs on GPUs": ON_GPU,
+    "no service was planned and measured": HEALTHY,
+    "the service is well": CRASHING,
+    "the service runs on CPUs": ON_GPU,
+}
+"""Of test_monitoring.py: which one a dashboard's query has data of, by why it may have none."""
 AUTOSCALED = {
     "the service is not autoscaled",
     "the service always has a replica",
     "no service is autoscaled",
     "nothing is served with TLS",
 }
-"""Why queries have no data on a cluster without autoscaling."""
+"""Why queries have no data on a cluster without autoscaling: test_monitoring_autoscaled.py asks those."""
+OF_GROUPS = {"each replica is one pod"}
+"""Why queries have no data where no replica runs over several nodes: test_groups.py asks those."""
 _VALUES: JSON = {
     "metrics": {
         "serviceMonitor": {"enabled": True},

@@ -11,6 +11,7 @@ from llmservice_api.constants import RANK_LABEL
 
 from tests.e2e.conftest import own_namespace
 from tests.e2e.disturbances import under_load
+from tests.e2e.monitored import OF_GROUPS, VARIABLES, WITHIN, monitored, queries
 from tests.support.accelerators import advertised
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
@@ -18,6 +19,7 @@ from tests.support.host import engine_of
 from tests.support.measured import Record
 from tests.support.nodes import NODES, SECOND, second_node
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
+from tests.support.prometheus import wait_for_samples
 from tests.support.services import stand_in
 
 NAME, NAMESPACE = "wide", "e2e-groups"
@@ -52,6 +54,15 @@ def test_it_serves_on_both_nodes_and_the_service_selects_the_leader(cluster: Clu
         for address in endpoint["addresses"]
     }
     assert addresses == {pods[0]["status"]["podIP"]}
+
+
+def test_the_dashboard_shows_its_pods_and_only_the_leaders_vllm_is_asked(wide: WideService, tmp_path: Path) -> None:
+    variables = {**VARIABLES, "namespace": NAMESPACE, "service": NAME}
+    exprs = [query.concrete(variables, "30s") for query in queries() if query.empty_when in OF_GROUPS]
+    scraped = f'up{{namespace="{NAMESPACE}",endpoint="leader-http"}}'
+    with monitored(tmp_path, {"groups": {"enabled": True}}) as prometheus:
+        assert wait_for_samples(prometheus, [*exprs, f"{scraped} == 1"], WITHIN) == []
+        assert [sample.labels["pod"] for sample in prometheus.query(scraped)] == [f"{NAME}-0"]
 
 
 def test_vllm_uses_the_interface_of_the_spec(wide: WideService) -> None:

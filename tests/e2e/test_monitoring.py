@@ -21,7 +21,18 @@ from monitoring.rules import Recording, filled, rule_file
 from tests.e2e._chart import JSON, only, render
 from tests.e2e.conftest import own_namespace
 from tests.e2e.model_places import BRIDGE
-from tests.e2e.monitored import AUTOSCALED, VARIABLES, WITHIN, monitored, queries, rendered
+from tests.e2e.monitored import (
+    CRASHING,
+    FETCHING,
+    HEALTHY,
+    ON_GPU,
+    SERVICES,
+    VARIABLES,
+    WITHIN,
+    monitored,
+    queries,
+    rendered,
+)
 from tests.support.accelerators import advertised
 from tests.support.cluster import Cluster, eventually
 from tests.support.documents import PAGES, blocks_of
@@ -35,17 +46,8 @@ from tests.support.services import MILLION_TOKENS, SMALL, llmservice, stand_in
 pytestmark = pytest.mark.parallel
 
 NAMESPACE = "test-monitoring"
-HEALTHY, TOO_LARGE, CRASHING, FETCHING, ON_GPU = "chat", "too-large", "crashing", "fetching", "on-gpu"
+TOO_LARGE = "too-large"
 GPU = "monitoring.test/gpu"
-SERVICES = {
-    "": HEALTHY,
-    "fitPolicy is Ignore": HEALTHY,
-    "the service runs on CPUs": ON_GPU,
-    "the service is well": CRASHING,
-    "no container has restarted": CRASHING,
-    "no pod is fetching": FETCHING,
-}
-"""Which service a dashboard's query has data of, by why it may have none."""
 THRESHOLDS = {
     "notReadyFor": "20s",
     "stalledFor": "5s",
@@ -135,14 +137,14 @@ def test_the_dashboards_are_in_a_config_map_that_grafanas_sidecar_finds() -> Non
 
 
 def test_every_query_of_every_dashboard_has_data(cluster: Cluster, watched: Prometheus) -> None:
-    """Those of autoscaled services: test_monitoring_autoscaled.py."""
+    """But those of services that are not here (monitored.py says who asks them)."""
     # An increase of what was counted before.
     assert wait_for_samples(watched, ["llmservice_failures_total > 0"], WITHIN) == []
     cluster.apply(stand_in("crashing-later", {"exit_loading": 1}), NAMESPACE)
     exprs = {
-        query.concrete({**VARIABLES, "namespace": NAMESPACE, "service": SERVICES.get(query.empty_when, HEALTHY)}, "30s")
+        query.concrete({**VARIABLES, "namespace": NAMESPACE, "service": SERVICES[query.empty_when]}, "30s")
         for query in queries()
-        if query.empty_when not in AUTOSCALED
+        if query.empty_when in SERVICES
     }
     assert wait_for_samples(watched, sorted(exprs), WITHIN) == []
 

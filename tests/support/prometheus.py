@@ -97,8 +97,8 @@ def _job(monitor: JSON) -> JSON:
 
 
 def _relabeling(stated: JSON) -> JSON:
-    assert stated.keys() <= {"sourceLabels", "targetLabel"}, "the chart's monitors use no other"
-    return {"source_labels": stated["sourceLabels"], "target_label": stated["targetLabel"]}
+    names = {"sourceLabels": "source_labels", "targetLabel": "target_label", "regex": "regex", "action": "action"}
+    return {names[key]: value for key, value in stated.items()}
 
 
 def _kept(source: str, value: str) -> JSON:

@@ -20,6 +20,7 @@ from monitoring.alerts import ALERTS, GROUPS
 from monitoring.dashboards import DASHBOARDS
 from monitoring.dashboards.grafana import to_json
 from monitoring.rules import Recording
+from tests.e2e.monitored import AUTOSCALED, OF_GROUPS, SERVICES, queries
 from tests.support.documents import PAGES, blocks_of, name_of
 
 JSON = dict[str, Any]
@@ -126,9 +127,13 @@ def known() -> set[str]:
 
 def test_every_series_that_a_rule_or_dashboard_names_exists() -> None:
     exprs = [rule.expr for group in GROUPS for rule in group.rules]
-    exprs += [query.expr for dashboard in DASHBOARDS for panel in dashboard.panels for query in panel.queries]
+    exprs += [query.expr for query in queries()]
     named = {name for expr in exprs for name in METRIC.findall(expr)}
     assert named - known() == set()
+
+
+def test_an_end_to_end_test_asks_every_query_of_a_service_that_has_data_of_it() -> None:
+    assert {query.empty_when for query in queries()} == set(SERVICES) | AUTOSCALED | OF_GROUPS
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page, "promql")], ids=name_of)

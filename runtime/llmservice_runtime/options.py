@@ -62,6 +62,9 @@ class ServeOptions:
         None, "file with the clients' API keys, one per line; reread when it changes; without it no key is required"
     )
     nodes: int = _option(1, "pods of this replica, a group: each has its rank from LWS_WORKER_INDEX", type=int)
+    data_parallel_mode: str | None = _option(
+        None, "which pods of a group answer requests: its leader, or with hybrid each pod", choices=(contract.HYBRID,)
+    )
     group_port: int = _option(contract.GROUP_PORT, "where the group's leader hears the other supervisors", type=int)
     keep_variable: tuple[str, ...] = _option(
         (), "a credential that is passed to vLLM; others are for fetching only; repeatable", metavar="NAME"

@@ -160,6 +160,13 @@ def is_leaving(members: Mapping[int, Seen]) -> bool:
     return any(seen.report.step is Step.LEAVING for seen in members.values())
 
 
+def are_drained(members: Mapping[int, Seen], course: Course) -> bool:
+    """Whether none of the members answers requests of this incarnation any more."""
+    return all(
+        seen.report.drained or seen.closed_at is not None or _has_failed(seen, course) for seen in members.values()
+    )
+
+
 def all_heard(members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> bool:
     """Whether none of the members is silent."""
     heard_of = [members.get(rank) for rank in range(size)]
@@ -196,7 +203,7 @@ def _running(
 
 def _serving(course: Course, members: Mapping[int, Seen], size: int, now: float, limits: Limits) -> Course:
     runs = all(_runs(seen, course) for seen in members.values())
-    if not (runs and all_heard(members, size, now, limits) and members[0].report.started):
+    if not (runs and all_heard(members, size, now, limits) and all(seen.report.started for seen in members.values())):
         return _unready(course, now)
     return course if course.ready else replace(course, ready=True, ready_since=now, unready_since=None, cause=None)
 

@@ -25,7 +25,7 @@ from llmservice_runtime.failures import failures
 from llmservice_runtime.group import course
 from llmservice_runtime.group.connections import ENDS, Connections
 from llmservice_runtime.group.course import LEAP, Course, Limits, Seen
-from llmservice_runtime.group.protocol import LINE_BYTES, Channel, Hello, Order, Report, Step, bounded
+from llmservice_runtime.group.protocol import LINE_BYTES, MOST_REQUESTS, Channel, Hello, Order, Report, Step, bounded
 from llmservice_runtime.supervisor.tasks import cancel_and_wait, first_done, together
 
 T = TypeVar("T")
@@ -67,6 +67,13 @@ class Group:
     """Of this pod."""
     pod: str = ""
     node: str = ""
+    is_hybrid: bool = False
+    """Each member answers requests, and not only the leader."""
+
+    @property
+    def is_headless(self) -> bool:
+        """Whether vLLM of this rank has no API."""
+        return self.rank > 0 and not self.is_hybrid
 
     @property
     def hello(self) -> Hello:
@@ -96,7 +103,7 @@ class Member(ABC):
         self._log, self._clock = own.log, own.clock
         self._hello = group.hello
         self._report = Report(0, Step.PREPARING)
-        self._begun = 0
+        self.begun = 0
         """The last incarnation for which this member started vLLM."""
         self._changed: dict[asyncio.Event, None] = {}
         self._running: asyncio.Future[None] | None = None
@@ -136,14 +143,15 @@ class Member(ABC):
 
     def report(self, step: Step, *, failure: Failure | None = None, **changed: Any) -> None:
         """Say what this member does, about the incarnation that it last began."""
-        of_step = {"incarnation": self._begun, "started": False, "failure": failure, **changed}
+        of_step = {"incarnation": self.begun, "started": False, "drained": False, "failure": failure, **changed}
         self._report = bounded(replace(self._report, step=step, **of_step))
         self._wake()
 
     @property
     def reported(self) -> Report:
         """What this member says now."""
-        return replace(self._report, progress=self._own.progress()[:MAX_TEXT])
+        in_flight = min(self._own.in_flight(), MOST_REQUESTS)
+        return replace(self._report, progress=self._own.progress()[:MAX_TEXT], in_flight=in_flight)
 
     async def begins(self) -> int:
         """Wait until vLLM is to start; the number of the incarnation.
@@ -153,11 +161,11 @@ class Member(ABC):
         async with self._changes() as changed:
             while True:
                 order = self.order
-                if order.incarnation > self._begun:
+                if order.incarnation > self.begun:
                     is_waiting = (self._report.step, self._report.incarnation) == (Step.WAITING, order.incarnation)
                     if order.run and is_waiting:
-                        self._begun = order.incarnation
-                        return self._begun
+                        self.begun = order.incarnation
+                        return self.begun
                     if not (order.run or is_waiting):
                         self.report(Step.WAITING, incarnation=order.incarnation)
                 elif self._report.step not in (Step.FAILED, Step.PREPARING):
@@ -176,13 +184,25 @@ class Member(ABC):
             while self.is_to_run(incarnation) and not self.is_leaving:
                 await _next(changed)
 
+    async def drained(self) -> None:
+        """Wait until no member answers requests any more, or vLLM is to end. Says that this one does not."""
+        self.report(self._report.step, started=True, drained=True)
+        async with self._changes() as changed:
+            while self.is_to_run(self.begun) and not self._are_others_drained:
+                await _next(changed)
+
     def is_to_run(self, incarnation: int) -> bool:
         """Whether the leader wants vLLM of this incarnation to run."""
         return self.order.run and self.order.incarnation == incarnation
 
     @property
+    @abstractmethod
     def is_leaving(self) -> bool:
-        """Whether it leads, and another pod of the group is to end."""
+        """Whether it answers requests, and is to end that since a pod of the group is to end."""
+
+    @property
+    def _are_others_drained(self) -> bool:
+        """As far as it knows."""
         return False
 
     def told(self) -> GroupState | None:
@@ -247,7 +267,8 @@ class Leader(Member):
         """Not ready once a member is silent, also where nobody looked since."""
         is_heard = course.all_heard(self.members, self._group.size, self._clock(), self._limits)
         order = self._course.order()
-        return replace(order, ready=order.ready and is_heard)
+        drain = self._group.is_hybrid and course.is_leaving(self.members)
+        return replace(order, ready=order.ready and is_heard, drain=drain)
 
     @property
     def leader_address(self) -> str:
@@ -256,6 +277,10 @@ class Leader(Member):
     @property
     def is_leaving(self) -> bool:
         return course.is_leaving(self._workers)
+
+    @property
+    def _are_others_drained(self) -> bool:
+        return course.are_drained(self._workers, self._course)
 
     @property
     def awaits(self) -> str:
@@ -298,7 +323,7 @@ class Leader(Member):
 
     def advance(self) -> None:
         """Decide by what is known now."""
-        before, self._in_flight = self._in_flight, self._own.in_flight()
+        before, self._in_flight = self._in_flight, sum(seen.report.in_flight for seen in self.members.values())
         # Those that vLLM gave up with its last breath were there a moment ago.
         lost = max(before, self._in_flight)
         now = self._clock()
@@ -333,6 +358,7 @@ class Leader(Member):
                 del self._channels[rank]
                 if seen := self._workers.get(rank):
                     self._workers[rank] = replace(seen, closed_at=self._clock())
+                    self._wake()
 
     def _refusal(self, hello: Hello) -> str:
         if hello.instance in self._replaced:
@@ -352,11 +378,10 @@ class Leader(Member):
             await asyncio.sleep(self._timing.pause)
 
     def _take_report(self, hello: Hello, report: Report) -> None:
-        before, was_leaving = self._workers.get(hello.rank), self.is_leaving
+        before = self._workers.get(hello.rank)
         self._workers[hello.rank] = course.heard(before, hello, report, self._clock())
-        if before is None or replace(before.report, progress="") != replace(report, progress=""):
+        if before is None or _deed(before.report) != _deed(report):
             self._news.set()
-        if self.is_leaving != was_leaving:
             self._wake()
 
     async def _tell(self, channel: Channel) -> None:
@@ -402,6 +427,10 @@ class Worker(Member):
     @property
     def leader_address(self) -> str:
         return self._leader_address
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._order.drain
 
     async def _follow(self) -> None:
         while True:
@@ -458,6 +487,11 @@ class Worker(Member):
                 await channel.send(self.reported)
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(_next(changed), self._timing.beat)
+
+
+def _deed(report: Report) -> Report:
+    """What may change the course; the rest may wait until the leader looks again."""
+    return replace(report, progress="", in_flight=0)
 
 
 def _check_number(incarnation: int, own: int) -> None:

@@ -1,9 +1,9 @@
 """What the supervisors of a group tell each other, and how each knows that it hears a member of its own group.
 
-A group is one replica over several pods. Rank 0, the leader, answers requests; the other ranks are its workers. Each
-worker keeps one connection to the leader. It says once who it is (Hello); then it sends a Report and receives an Order,
-once a second and at each change. Both describe a state and not an event: whoever missed one learns everything from the
-next.
+A group is one replica over several pods. Rank 0, the leader, answers requests, and with hybrid balancing the other
+ranks, its workers, do too. Each worker keeps one connection to the leader. It says once who it is (Hello); then it
+sends a Report and receives an Order, once a second and at each change. Both describe a state and not an event: whoever
+missed one learns everything from the next.
 
 A connection begins with a nonce of each side. After that each line is `MAC JSON`; the MAC (HMAC-SHA256 with the group's
 token) covers the sender's role, both nonces, the number of the line and the JSON, so that no line can be forged,
@@ -31,6 +31,8 @@ LINE_BYTES = 16 * 1024
 """Longest line, its end included."""
 HELLO_BYTES = 2048
 """Of the lines before a worker has proved that it knows the token."""
+MOST_REQUESTS = 1_000_000
+"""That a member says to answer at once."""
 _FAILURE_BYTES = 4096
 _NONCE = re.compile(rb"[0-9a-f]{32}\n")
 _MAC_CHARACTERS = 64
@@ -49,7 +51,7 @@ class Step(StrEnum):
     """vLLM runs, and is not known to have failed."""
     FAILED = "Failed"
     LEAVING = "Leaving"
-    """It got SIGTERM. vLLM runs until the leader's requests are answered."""
+    """It got SIGTERM. vLLM runs until the group's requests are answered."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,13 @@ class Report(Document):
     """The number of the start that `step` is about."""
     step: Annotated[Step, Field(forgives=UnknownWord, instead=Step.PREPARING)]
     started: bool = False
-    """vLLM answered a request; said by the leader only."""
+    """vLLM answered a request, or runs without an API."""
     progress: Annotated[str, Field(longest=MAX_TEXT, is_prose=True)] = ""
     """Of a start."""
+    in_flight: Annotated[int, Field(most=MOST_REQUESTS)] = 0
+    """Requests that it answers now."""
+    drained: bool = False
+    """A member is to end, and this one has answered its requests and takes no more."""
     failure: Annotated[Failure | None, Field(forgives=Refused)] = None
 
 
@@ -100,6 +106,8 @@ class Order(Document):
     """The rank on which it happened that the last incarnation failed."""
     is_exhausted: bool = False
     """The group has used up its restarts, and starts no more."""
+    drain: bool = False
+    """A member is to end: each one with an API answers its requests, while vLLM of all still runs."""
     refused: Annotated[str, Field(longest=MAX_TEXT, is_prose=True)] = ""
     """Why the worker is no member; the connection then ends."""
 

@@ -1,7 +1,7 @@
 """The supervisor of one pod of a group: vLLM starts, ends and starts again on all of them together.
 
 Unlike that of a single pod it outlives its vLLM: image, weights and caches stay where they are, and nobody waits for a
-kubelet's back-off. The leader's vLLM answers requests, the others' are headless.
+kubelet's back-off. The leader's vLLM answers requests; the others' are headless, or with hybrid balancing answer too.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from llmservice_runtime.supervisor.vllm_process import Launched
 
 _LEFT_SECONDS = 60.0
 """For the processes of a vLLM that was killed to be gone, and its ports to be free."""
+_LATER_SECONDS = 2.0
+"""By which another pod may end its drain after this one, which began it when it heard that a pod is to end."""
 _WAITING = "waiting for the other pods of the group"
 _GLOO_INTERFACE, _NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 HOST_IP = "VLLM_HOST_IP"
@@ -51,16 +53,18 @@ def group_of(options: ServeOptions, variables: Mapping[str, str]) -> Group:
     if not (token := variables.get(contract.GROUP_TOKEN_ENV, "")):
         raise ValueError(f"{contract.GROUP_TOKEN_ENV} is not set: members know each other by it")
     pod, node = variables.get(contract.POD_NAME_ENV, ""), variables.get(contract.NODE_NAME_ENV, "")
-    return Group(int(rank), options.nodes, leader, options.group_port, token, options.revision_key, pod=pod, node=node)
+    given = (int(rank), options.nodes, leader, options.group_port, token, options.revision_key)
+    return Group(*given, pod=pod, node=node, is_hybrid=options.data_parallel_mode == contract.HYBRID)
 
 
 def rank_arguments(group: Group, leader_address: str, engines: int) -> tuple[str, ...]:
     """vLLM's flags that differ between the pods of a group.
 
     With several data-parallel engines each pod runs its share of them, and the leader sends each a part of the requests
-    (vLLM's internal load balancing). Else one engine is spread over all pods.
+    (vLLM's internal load balancing), or each pod answers requests by its own engines (hybrid; with one engine on each
+    vLLM makes it external balancing by itself). Else one engine is spread over all pods.
     """
-    headless = ("--headless",) if group.rank else ()
+    headless = ("--headless",) if group.is_headless else ()
     if engines > 1:
         own = engines // group.size
         where = (
@@ -70,7 +74,8 @@ def rank_arguments(group: Group, leader_address: str, engines: int) -> tuple[str
             str(contract.DATA_PARALLEL_PORT),
         )
         first = ("--data-parallel-start-rank", str(group.rank * own)) if group.rank else ()
-        return ("--data-parallel-size-local", str(own), *where, *first, *headless)
+        hybrid = ("--data-parallel-hybrid-lb",) if group.is_hybrid else ()
+        return ("--data-parallel-size-local", str(own), *where, *first, *hybrid, *headless)
     common = ("--nnodes", str(group.size), "--node-rank", str(group.rank))
     master = ("--master-addr", leader_address, "--master-port", str(contract.MASTER_PORT))
     return (*common, *master, *headless)
@@ -149,10 +154,10 @@ class GroupSupervisor(Supervisor):
             cache = await self._opened()
             launched = self._launch(cache)
             child = launched.child
-            self._member.report(Step.RUNNING)
-            if not isinstance(self._member, Leader):
+            self._member.report(Step.RUNNING, started=self._group.is_headless)
+            if self._group.is_headless:
                 await self._work(launched, cache)
-            elif (code := await self._lead(launched, cache, self._member, number)) is not None:
+            elif (code := await self._answer(launched, cache, number)) is not None:
                 return code
         except Failed as failed:
             self._fail(failed.failure)
@@ -200,7 +205,7 @@ class GroupSupervisor(Supervisor):
 
     @property
     def _command(self) -> Sequence[str]:
-        return self._dependencies.headless if self._group.rank else super()._command
+        return self._dependencies.headless if self._group.is_headless else super()._command
 
     def _arguments(self) -> tuple[str, ...]:
         return (*self._args, *rank_arguments(self._group, self._member.leader_address, self._flags.data_parallel_size))
@@ -228,27 +233,38 @@ class GroupSupervisor(Supervisor):
         names = {_GLOO_INTERFACE: name, _NCCL_INTERFACE: f"={name}"} if name else {}
         return {HOST_IP: own, **names}
 
-    # The leader
+    # Ranks with an API
 
-    async def _lead(self, launched: Launched, cache: StartCache, leader: Leader, number: int) -> int | None:
+    async def _answer(self, launched: Launched, cache: StartCache, number: int) -> int | None:
         """Serve until SIGTERM, or until another pod of the group is to end; what is in flight is answered first."""
         child = launched.child
         with reading_ahead(self._flags.model, self._flags.load_format, self._dependencies.cgroup):
             await self._start(launched, cache)
-        leader.report(Step.RUNNING, started=True)
+        self._member.report(Step.RUNNING, started=True)
         async with self._adapters.reconciling(self._timing.adapters_seconds):
             try:
                 await self._serve(child)
             except Recalled:
-                if not (leader.is_leaving and leader.is_to_run(number)):
+                if not (self._member.is_leaving and self._member.is_to_run(number)):
                     raise
                 self._log("a pod of the group is to end")
                 self._draining.close_connections()
+        if self._group.is_hybrid and self._terminate.is_set():
+            self._member.report(Step.LEAVING, started=True)
         code = await self._drain(child)
-        leader.recall(number)
+        self._recall(number)
         return code if self._terminate.is_set() else None
 
-    # Other ranks
+    async def _others_drained(self) -> None:
+        """The engines of all pods answer a request together, also one of another pod. A leader alone needs no other."""
+        if not self._group.is_hybrid:
+            return
+        self._enter(Phase.DRAINING, "waiting for the requests of the other pods")
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._member.drained(), self._draining.seconds_left + _LATER_SECONDS)
+        self._recall(self._member.begun)
+
+    # Ranks without one
 
     async def _work(self, launched: Launched, cache: StartCache) -> None:
         """Until vLLM ends or is to end."""
@@ -306,7 +322,7 @@ class GroupSupervisor(Supervisor):
             return replace(state, ready=False)
         if state.progress == _WAITING:
             state = replace(state, progress=self._member.awaits or _WAITING)
-        is_worker_ready = self._group.rank > 0 and state.phase is Phase.SERVING
+        is_worker_ready = self._group.is_headless and state.phase is Phase.SERVING
         state = replace(state, ready=(state.ready or is_worker_ready) and order.ready)
         return replace(state, group=self._member.told())
 

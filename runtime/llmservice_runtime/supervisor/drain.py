@@ -125,5 +125,10 @@ class Drain:
         await self.until_idle()
 
     @property
+    def seconds_left(self) -> float:
+        """Until the deadline."""
+        return self._options.drain_seconds if self._deadline is None else max(0.0, self._deadline - self._clock())
+
+    @property
     def in_flight(self) -> int:
         return self._slots[shared_counters.IN_FLIGHT]

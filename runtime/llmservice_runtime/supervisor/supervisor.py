@@ -346,6 +346,7 @@ class Supervisor:
             self._enter(Phase.DRAINING, "waiting for the requests in flight")
             await self._drain_step(child, self._draining.until_idle())
             await self._drain_step(child, self._draining.refuse_all())
+        await self._drain_step(child, self._others_drained())
         cut = self._draining.in_flight
         self._enter(Phase.DRAINING, "stopping vLLM")
         self._log(f"stopping vLLM; requests cut by the drain timeout: {cut}" if cut else "idle; stopping vLLM")
@@ -356,6 +357,9 @@ class Supervisor:
         extra = 0 if is_drained else self._options.drain_seconds
         await self._stop(child, self._timing.stop_serving_seconds + extra)
         return 0
+
+    async def _others_drained(self) -> None:
+        """Wait until vLLM is needed by no other pod of a group."""
 
     async def _drain_step(self, child: Child, work: Awaitable[None]) -> None:
         """Run a step of the drain. A second SIGINT skips it; if vLLM ends meanwhile, it has failed."""

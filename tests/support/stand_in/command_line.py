@@ -64,11 +64,14 @@ def parse(args: Sequence[str], environment: Mapping[str, str]) -> Arguments:
             kv_cache_tokens=int(float(environment.get("VLLM_CPU_KVCACHE_SPACE", "1")) * TOKENS_PER_GIB),
             max_num_queued_reqs=None if queued is None else _integer("--max-num-queued-reqs", queued),
         ),
-        ranks=_ranks(last, "--headless" in values),
+        ranks=_ranks(last, "--headless" in values, "--data-parallel-hybrid-lb" in values),
     )
 
 
-def _ranks(last: Callable[[str], str | None], is_headless: bool) -> Ranks:
+def _ranks(last: Callable[[str], str | None], is_headless: bool, is_hybrid: bool) -> Ranks:
+    if is_hybrid and is_headless:
+        raise AssertionError("data_parallel_hybrid_lb is not applicable in headless mode")
+
     def number(name: str, default: int) -> int:
         return _integer(name, last(name) or str(default))
 
@@ -76,7 +79,8 @@ def _ranks(last: Callable[[str], str | None], is_headless: bool) -> Ranks:
     own = number("--data-parallel-size-local", engines)
     if own < engines:
         first, port = number("--data-parallel-start-rank", 0), number("--data-parallel-rpc-port", 29550)
-        return Ranks(engines // own, first // own, last("--data-parallel-address") or "", port, is_headless)
+        address = last("--data-parallel-address") or ""
+        return Ranks(engines // own, first // own, address, port, is_headless, is_hybrid)
     address, port = last("--master-addr") or "127.0.0.1", number("--master-port", 29501)
     return Ranks(number("--nnodes", 1), number("--node-rank", 0), address, port, is_headless)
 

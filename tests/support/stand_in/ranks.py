@@ -3,7 +3,8 @@
 Rank 0 waits for the others at --master-port, or with data parallelism at --data-parallel-rpc-port, for as long as it
 takes. It does not notice that one is gone while it is
 idle: the next request fails, and its engine dies of it; streams under way end after two seconds. A headless rank stays
-when rank 0 is gone.
+when rank 0 is gone. With hybrid balancing each rank has an API; who is headless and who is not must go together
+(vllm/v1/engine/utils.py: wait_for_engine_startup).
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class Ranks:
     address: str = ""
     port: int = 29501
     is_headless: bool = False
+    is_hybrid: bool = False
+
+
+_HEADLESS, _WITH_API = b"h", b"a"
 
 
 def met(ranks: Ranks) -> Sequence[socket.socket]:
@@ -39,12 +44,22 @@ def met(ranks: Ranks) -> Sequence[socket.socket]:
     if ranks.rank == 0:
         family = socket.AF_INET6 if ":" in ranks.address else socket.AF_INET
         with socket.create_server((ranks.address, ranks.port), family=family) as listener:
-            return [listener.accept()[0] for _ in range(ranks.nodes - 1)]
+            return [_checked(listener.accept()[0], ranks) for _ in range(ranks.nodes - 1)]
     while True:
         try:
-            return [socket.create_connection((ranks.address, ranks.port))]
+            leader = socket.create_connection((ranks.address, ranks.port))
         except OSError:
             time.sleep(_AGAIN_SECONDS)
+        else:
+            leader.sendall(_HEADLESS if ranks.is_headless else _WITH_API)
+            return [leader]
+
+
+def _checked(other: socket.socket, ranks: Ranks) -> socket.socket:
+    if (other.recv(1) == _HEADLESS) is ranks.is_hybrid:
+        must = "must not use --headless in" if ranks.is_hybrid else "must use --headless unless in"
+        raise RuntimeError(f"Remote engine {must} external or hybrid dp lb mode")
+    return other
 
 
 def stay() -> None:

@@ -65,6 +65,15 @@ class Scene:
         return self.after(0.25)
 
 
+def test_a_member_that_has_not_answered_keeps_the_group_unready() -> None:
+    scene = Scene(size=3)
+    scene.started()
+    scene.said(2, Step.RUNNING, started=False)
+    assert not scene.after(0.25).ready
+    scene.said(2, Step.RUNNING, started=True)
+    assert scene.after(0.25).ready
+
+
 def test_it_starts_once_all_wait_and_serves_once_all_run_and_the_leader_was_answered() -> None:
     scene = Scene(size=3)
     scene.said(0, Step.WAITING)

@@ -35,14 +35,20 @@ GROUP = Group(0, 2, "127.0.0.1", 0, "token", "r", pod="pod", node="node")
 
 @asynccontextmanager
 async def members(
-    *groups: Group, limits: Limits = LIMITS, timing: Timing = QUICK, clock: Callable[[], float] = time.monotonic
+    *groups: Group,
+    limits: Limits = LIMITS,
+    timing: Timing = QUICK,
+    clock: Callable[[], float] = time.monotonic,
+    in_flight: Callable[[], int] = int,
 ) -> AsyncIterator[tuple[list[Member], list[str]]]:
     """One member for each, of a group with a port of its own."""
     log, port = list[str](), free_port()
     async with AsyncExitStack() as stack:
         made = [
             await stack.enter_async_context(
-                member(replace(each, port=port), Own(log.append, clock), limits=limits, timing=timing)
+                member(
+                    replace(each, port=port), Own(log.append, clock, in_flight=in_flight), limits=limits, timing=timing
+                )
             )
             for each in groups
         ]
@@ -101,6 +107,53 @@ async def test_one_fails_and_all_end_and_begin_again() -> None:
         cause = led(made).course.cause
         assert cause is not None
         assert (cause.rank, cause.failure.reason) == (1, R.GPU_OUT_OF_MEMORY)
+
+
+async def test_the_requests_of_all_members_count() -> None:
+    async with members(*ranks(3), in_flight=lambda: 2) as (made, _):
+        await all_begin(made)
+        for each in made:
+            each.report(Step.RUNNING, started=True)
+        await ready(made[0])
+        made[1].report(Step.FAILED, failure=Failure(R.GPU_OUT_OF_MEMORY, "m", "r"))
+        await until(lambda: led(made).course.cause is not None)
+        cause = led(made).course.cause
+        assert cause is not None
+        assert cause.lost_requests == 6
+
+
+@pytest.mark.parametrize("leaving", [0, 1], ids=["the leader", "a worker"])
+async def test_with_an_api_each_all_end_once_all_have_answered(leaving: int) -> None:
+    async with members(*(replace(each, is_hybrid=True) for each in ranks(3))) as (made, _):
+        number = await all_begin(made)
+        for each in made:
+            each.report(Step.RUNNING, started=True)
+        await ready(made[0])
+        made[leaving].report(Step.LEAVING, started=True)
+        await until(lambda: not any(each.order.ready for each in made))
+        await until(lambda: all(each.order.drain for each in made))
+        assert all(each.is_leaving for each in made[1:])
+        drains = [asyncio.ensure_future(each.drained()) for each in made[:2]]
+        await until(lambda: led(made).members[1].report.drained)
+        assert not any(each.done() for each in drains), "rank 2 answers still"
+        drains.append(asyncio.ensure_future(made[2].drained()))
+        await within(drains[0])
+        led(made).recall(number)
+        await within(asyncio.gather(*drains))
+        assert led(made).course.cause is None
+
+
+async def test_without_an_api_a_worker_goes_on_until_its_leader_has_answered() -> None:
+    async with members(*ranks()) as (made, _):
+        number = await all_begin(made)
+        for each in made:
+            each.report(Step.RUNNING, started=True)
+        await ready(made[0])
+        made[1].report(Step.LEAVING)
+        await within(asyncio.ensure_future(made[0].recalled(number)))
+        assert made[0].is_leaving
+        assert made[1].is_to_run(number)
+        assert not made[1].is_leaving
 
 
 async def test_a_worker_without_its_leader_ends() -> None:

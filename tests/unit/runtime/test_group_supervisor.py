@@ -31,6 +31,7 @@ from llmservice_vllm.versions import flag_table
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.support.stand_in.behaviour import Behaviour
+from tests.support.stand_in.command_line import parse
 from tests.unit.runtime.adapter_folder import write_adapter
 from tests.unit.runtime.runtime_harness import NEVER, WELL, Server, supervised
 
@@ -96,7 +97,7 @@ def loopback() -> tuple[str, ...]:
 
 
 OF_RANKS: dict[str, tuple[int, int, int, str]] = {
-    # nodes, rank, data-parallel engines: vLLM's flags
+    # nodes, rank, data-parallel engines: vLLM's flags; "hybrid" is told by the flag itself
     "the leader of one engine": (
         2, 0, 1, "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29501",
     ),
@@ -110,15 +111,33 @@ OF_RANKS: dict[str, tuple[int, int, int, str]] = {
         2, 1, 4, "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 29550 "
         "--data-parallel-start-rank 2 --headless",
     ),
+    "the leader of several engines, each node with an API": (
+        2, 0, 4, "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 29550 "
+        "--data-parallel-hybrid-lb",
+    ),
+    "a worker of several engines, each node with an API": (
+        2, 1, 4, "--data-parallel-size-local 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 29550 "
+        "--data-parallel-start-rank 2 --data-parallel-hybrid-lb",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("nodes", "rank", "engines", "expected"), OF_RANKS.values(), ids=OF_RANKS.keys())
 def test_vllms_flags_of_a_rank(nodes: int, rank: int, engines: int, expected: str) -> None:
-    given = rank_arguments(members.Group(rank, nodes, "leader", 8083, "t"), "10.0.0.1", engines)
+    is_hybrid = "--data-parallel-hybrid-lb" in expected
+    of_group = members.Group(rank, nodes, "leader", 8083, "t", is_hybrid=is_hybrid)
+    given = rank_arguments(of_group, "10.0.0.1", engines)
     assert given == tuple(expected.split())
     known = [flag_table("0.32").resolve(word) for word in given if word.startswith("--")]
     assert all(isinstance(each, Match) for each in known)
+
+
+def test_the_stand_in_refuses_what_vllm_refuses_of_them() -> None:
+    of_two = ("--data-parallel-size", "4", *OF_RANKS["a worker of several engines, each node with an API"][3].split())
+    found = parse(of_two, {}).ranks
+    assert (found.nodes, found.rank, found.is_hybrid, found.is_headless) == (2, 1, True, False)
+    with pytest.raises(AssertionError, match="not applicable in headless mode"):
+        parse((*of_two, "--headless"), {})
 
 
 @pytest.mark.parametrize("flags", [(), ("--data-parallel-size", "2")], ids=["one engine", "an engine on each"])
@@ -128,6 +147,49 @@ async def test_they_serve_together(tmp_path: Path, flags: tuple[str, ...]) -> No
         assert (await found.leader.complete()).status == 200
         for path in ("/startupz", "/readyz"):
             assert [await each.probe(path) for each in (found.leader, found.worker)] == [200, 200]
+
+
+HYBRID: dict[str, object] = {"flags": ("--data-parallel-size", "2"), "data_parallel_mode": "hybrid"}
+
+
+async def test_with_hybrid_balancing_each_pod_answers_and_all_end_and_come_back_together(tmp_path: Path) -> None:
+    async with group(tmp_path, **HYBRID) as found:  # type: ignore[arg-type]
+        await found.ready()
+        pods = (found.leader, found.worker)
+        assert [(await each.complete()).status for each in pods] == [200, 200]
+        os.kill(found.leader.engine(), signal.SIGKILL)
+        for each in pods:
+            await each.until(lambda state: not state.ready)
+        await found.leader.logged("of the group failed: rank 0 (pod-0): ")
+        await found.past_back_off()
+        await found.ready()
+        assert [(await each.complete()).status for each in pods] == [200, 200]
+
+
+async def test_a_pod_that_answers_is_ready_once_all_of_them_have_answered(tmp_path: Path) -> None:
+    async with group(tmp_path, worker=Behaviour(first_request="hang"), **HYBRID) as found:  # type: ignore[arg-type]
+        await found.leader.until(lambda state: state.phase is Phase.SERVING)
+        await found.worker.until(lambda state: state.phase is Phase.SMOKE)
+        assert [await each.probe("/readyz") for each in (found.leader, found.worker)] == [503, 503]
+
+
+@pytest.mark.parametrize("leaving", [0, 1], ids=["the leader", "a worker"])
+async def test_with_hybrid_balancing_all_answer_before_one_ends(tmp_path: Path, leaving: int) -> None:
+    async with group(tmp_path, **HYBRID) as found:  # type: ignore[arg-type]
+        await found.ready()
+        leaves, stays = (found.leader, found.worker)[:: -1 if leaving else 1]
+        stream, before = await stays.stream(), len(stays.log)
+        leaves.signal()
+        await leaves.until(lambda state: state.progress == "waiting for the requests of the other pods")
+        await stays.until(lambda state: state.progress == "waiting for the requests in flight")
+        assert [await each.probe("/readyz") for each in (leaves, stays)] == [503, 503]
+        stays.release()
+        assert "[DONE]" in (await stream).body
+        assert await leaves.ended() == 0
+        await stays.until(lambda state: state.phase is Phase.LOADING)
+        assert not [line for line in stays.log[before:] if "ailed" in line]
+        stays.signal()
+        assert await stays.ended() == 0
 
 
 async def test_a_worker_whose_vllm_is_killed_while_idle_takes_the_group_down_and_all_come_back(tmp_path: Path) -> None:

@@ -436,7 +436,7 @@ async def _pods(kube: Api, namespace: str | None, services: frozenset[ServiceKey
         found += replicas(map(PodFacts.from_object, page.get("items") or ()))
         if len(found) >= MOST_LISTED:
             break
-    serving = (pod for pod in found if pod.ready and not (pod.deleting or pod.rank))
+    serving = (pod for pod in found if pod.ready and pod.has_api and not pod.deleting)
     ready = [pod for pod in serving if (pod.namespace, pod.service or "") in services]
     ready.sort(key=lambda pod: (pod.namespace, pod.name))
     return ready[:MOST_PODS], max(0, len(ready) - MOST_PODS)

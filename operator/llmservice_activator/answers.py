@@ -280,8 +280,8 @@ class ScalingAnswers:
         load = Load(
             replicas=service.replicas,
             existing=service.existing,
-            ready=sum(pod.is_ready for pod in pods),
-            starting=sum(pod.is_starting for pod in pods),
+            ready=sum(pod.is_ready for pod in pods if pod.is_first),
+            starting=sum(pod.is_starting for pod in pods if pod.is_first),
             in_flight=sum(each.in_flight for each in requests.values()),
             unread=sum(pod.is_ready for pod in pods) - len(counted),
             concurrency=service.concurrency,

@@ -17,7 +17,7 @@ from kubeloop.informer import Informer
 from kubeloop.resources import POD, Key, Resource
 from kubeloop.transport import Transport
 from llmservice_api.conditions import ConditionType
-from llmservice_api.constants import LLMSERVICE, RANK_LABEL, SERVICE_LABEL, is_replica
+from llmservice_api.constants import LLMSERVICE, RANK_LABEL, SERVICE_LABEL, has_api, is_replica
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.holding import holds
 from llmservice_api.lifecycle import MOST_CONCURRENCY, MOST_REPLICAS, Autoscaling, Scaling
@@ -81,6 +81,8 @@ class Pod:
     """It is scheduled, was not ready since its server container last started, and is not crash-looping."""
     started_at: datetime.datetime | None = None
     """When it was scheduled or its server container last started, whichever is later; None: unknown."""
+    is_first: bool = True
+    """Of the pods of its replica that answer requests, which are ready together."""
 
 
 class Unknown(Exception):
@@ -326,15 +328,14 @@ def _leads_to_replicas(status: Json) -> bool:
 
 
 def pod_of(obj: Json) -> Pod | None:
-    """From a Pod object; None where it will not serve any more, or is not a replica of a service: of one over several
-    nodes the leader is."""
+    """From a Pod object; None where it will not serve any more, or answers no requests of a service."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels = metadata.get("labels") or {}
     service = labels.get(SERVICE_LABEL)
     phase = status.get("phase")
     if not service or "deletionTimestamp" in metadata or phase in ("Succeeded", "Failed"):
         return None
-    if not is_replica(metadata, service) or labels.get(RANK_LABEL, "0") != "0":
+    if not is_replica(metadata, service) or not has_api(labels):
         return None
     server: Json = next((c for c in status.get("containerStatuses") or () if c.get("name") == SERVER_CONTAINER), {})
     conditions: dict[object, Json] = {c.get("type"): c for c in status.get("conditions") or ()}
@@ -354,6 +355,7 @@ def pod_of(obj: Json) -> Pod | None:
         and not (server.get("started") and _was_ready(ready, started_at))
         and not _is_failing(status),
         started_at=max((time for time in (*times, started_at) if time is not None), default=None),
+        is_first=labels.get(RANK_LABEL, "0") == "0",
     )
 
 

@@ -45,7 +45,9 @@ TEMPLATE_HASH_LABEL: Final = "pod-template-hash"
 GROUP_INDEX_LABEL: Final = "leaderworkerset.sigs.k8s.io/group-index"
 """Set by LeaderWorkerSet on its pods: which group of the set. With the next one it names a pod."""
 RANK_LABEL: Final = "leaderworkerset.sigs.k8s.io/worker-index"
-"""Which member of the group: 0 for the leader, which alone answers requests."""
+"""Which member of the group: 0 for the leader, which answers requests."""
+API_SERVER_LABEL: Final = f"{GROUP}/api-server"
+"""On all pods of a group of which each answers requests; without it the leader alone does."""
 GROUP_GATE: Final = f"{GROUP}/group"
 """A scheduling gate of pods of a replica over several nodes: gone once all of them may look for nodes."""
 
@@ -81,6 +83,11 @@ TYPICAL_REQUEST: Final = 2048
 def selector_text(service: str) -> str:
     """Label selector of a service's pods and children, for `kubectl -l` and autoscalers."""
     return f"{SERVICE_LABEL}={service}"
+
+
+def has_api(labels: Mapping[str, Any]) -> bool:
+    """Whether the pod with these labels answers requests."""
+    return labels.get(RANK_LABEL, "0") == "0" or API_SERVER_LABEL in labels
 
 
 def is_replica(metadata: Mapping[str, Any], service: str) -> bool:

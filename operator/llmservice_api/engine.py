@@ -163,6 +163,11 @@ class Parallelism(ApiModel):
         bounds=(1, 64),
         flag="--data-parallel-size",
     )
+    data_parallel_mode: Literal["hybrid"] | None = knob(
+        description="With several nodes: `hybrid` lets each node answer requests by its own engines "
+        "(--data-parallel-hybrid-lb), all of them behind the Service. Default: one of them answers for all.",
+        examples=["hybrid"],
+    )
     expert_parallel: bool = knob(
         False,
         description="Place whole experts of a mixture-of-experts model on different GPUs instead of slicing each "

@@ -299,6 +299,13 @@ PARALLELISM = (
         ".dataParallelSize",
     ),
     Rule(
+        "!has(self.dataParallelMode) || (has(self.nodes) && self.nodes > 1 && has(self.dataParallelSize) && "
+        "self.dataParallelSize > 1)",
+        "it balances between data-parallel engines on several nodes: set nodes above 1, dataParallelSize to a multiple "
+        "of it and expertParallel to true, or remove dataParallelMode",
+        ".dataParallelMode",
+    ),
+    Rule(
         "!has(self.stepTimeoutSeconds) || (has(self.nodes) && self.nodes > 1)",
         "a step has a limit with several nodes only: set nodes above 1, or remove stepTimeoutSeconds",
         ".stepTimeoutSeconds",

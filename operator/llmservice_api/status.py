@@ -356,7 +356,7 @@ class FailureStatus(StatusModel):
 class GroupMemberStatus(StatusModel):
     """One pod of a replica over several nodes."""
 
-    rank: int = Field(description="Its number in the group; 0 is the leader, which answers requests.", ge=0)
+    rank: int = Field(description="Its number in the group; 0 is the leader.", ge=0)
     pod: Word | None = optional("Name of the pod that has this rank.")
     node: Word | None = optional("Node that the pod of this rank is on.")
     step: Word | None = optional(

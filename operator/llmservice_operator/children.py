@@ -39,7 +39,14 @@ from llmservice_operator.manifests.children import (
     has_adapters_config,
 )
 from llmservice_operator.manifests.children import service as service_manifest
-from llmservice_operator.manifests.meta import Manifest, Owner, adapters_config_name, metadata, nodes_of
+from llmservice_operator.manifests.meta import (
+    Manifest,
+    Owner,
+    adapters_config_name,
+    answers_on_every_pod,
+    metadata,
+    nodes_of,
+)
 from llmservice_operator.manifests.pod_template import progress_deadline_seconds
 from llmservice_operator.manifests.revision import KEPT, RevisionChoices, controller_revision
 from llmservice_operator.manifests.settings import Settings
@@ -118,6 +125,7 @@ def adopted_records(service: LLMService, orphans: Iterable[RevisionFacts]) -> li
 
 def held_edit_children(
     service: LLMService,
+    observed: Observed,
     live: WorkloadFacts,
     template: Manifest | None,
     strategy: Strategy,
@@ -129,7 +137,8 @@ def held_edit_children(
     The workload `live` keeps its template (None: unknown, it stays unchanged). The list of adapters waits with the
     edit, since pods may lack what it needs: `listed` is the digest of the applied list.
     """
-    manifests = [_listing(service_manifest(service, live.nodes), listed)]
+    is_every_pod = _is_every_pod(template or live.template(), observed)
+    manifests = [_listing(service_manifest(service, live.nodes, is_every_pod=is_every_pod), listed)]
     if template is not None:
         manifests.append(workload_of(template).manifest(service, template, strategy))
     manifests += declared_manifests(service, settings)
@@ -157,8 +166,8 @@ def between_kinds(
     is_surge, replicas = strategy == "Surge", service.spec.scaling.replicas
     if observed.workload is old and (old.spec_replicas or (olds and not is_surge)):
         if not is_surge or sum(each.ready for each in news) < replicas:
-            selecting = with_hash(service_manifest(service, old.nodes))
-            made = [selecting if child.id[0] == "Service" else child for child in made]
+            is_every_pod = _is_every_pod(old.template(), observed)
+            made = _with_service(made, service_manifest(service, old.nodes, is_every_pod=is_every_pod))
         if is_surge and replicas:
             return made
         if not news:
@@ -172,6 +181,26 @@ def between_kinds(
         return made
     kept = {"apiVersion": BY_KIND[old.kind].api_version, "kind": old.kind, "metadata": metadata(service, old.name)}
     return [*made, with_hash(kept | {"spec": spec | {"replicas": 0}})]
+
+
+def selecting_leaders(
+    service: LLMService, observed: Observed, desired: DesiredRevision, made: list[DesiredChild]
+) -> list[DesiredChild]:
+    """The children `made` while pods of groups are there whose leader alone answers: the Service selects the leaders of
+    all groups until those have ended. Workers have the port's name too, and nobody listens there."""
+    if answers_on_every_pod(desired.template) is _is_every_pod(desired.template, observed):
+        return made
+    return _with_service(made, service_manifest(service, nodes_of(desired.template)))
+
+
+def _is_every_pod(template: Manifest, observed: Observed) -> bool:
+    """Whether the Service of this template may select every pod of its groups."""
+    return answers_on_every_pod(template) and all(pod.has_api for pod in observed.pods if pod.group)
+
+
+def _with_service(made: list[DesiredChild], manifest: Manifest) -> list[DesiredChild]:
+    selecting = with_hash(manifest)
+    return [selecting if child.id == selecting.id else child for child in made]
 
 
 def _without_replicas(child: DesiredChild) -> DesiredChild:
@@ -192,7 +221,8 @@ def _manifests(
     if has_adapters_config(service):
         # Before the Service, which names it.
         yield adapters_config(service)
-    yield service_manifest(service, nodes_of(revision.template))
+    is_every_pod = answers_on_every_pod(revision.template)
+    yield service_manifest(service, nodes_of(revision.template), is_every_pod=is_every_pod)
     yield from (claim_manifest(service, claim) for claim in claims(service, asked))
     yield controller_revision(
         service,

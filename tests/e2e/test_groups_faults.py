@@ -197,6 +197,31 @@ def test_an_engine_on_each_node_is_one_endpoint_and_comes_back_with_the_others(
         assert wide.runs() == runs, "no pod and no container was replaced"
 
 
+ENDPOINTS_GONE_WITHIN = 5.0
+
+
+@pytest.mark.parametrize("rank", [1, 0], ids=["a worker's", "the leader's"])
+def test_with_hybrid_balancing_both_nodes_are_endpoints_and_come_and_go_together(
+    cluster: Cluster, node: SecondNode, record: Record, rank: int
+) -> None:
+    parallelism = {**EXPERTS, "tensorParallelSize": 1, "dataParallelMode": "hybrid"}
+    with new_group(cluster, {"start_seconds": 1}, parallelism=parallelism) as wide:
+        wide.await_served()
+        pods, runs = wide.members(), wide.runs()
+        names = {pod["metadata"]["name"] for pod in pods.values()}
+        assert {pod["spec"]["nodeName"] for pod in pods.values()} == {FIRST, SECOND}
+        assert wide.endpoints() == names
+        assert all(wide.answers_at(pod["status"]["podIP"]) for pod in pods.values())
+        began = kill_vllm(pods[rank])
+        gone = seconds_until("its endpoints are gone", lambda: not wide.has_endpoint(), began)
+        eventually("both are back", lambda: wide.endpoints() == names, PATIENCE)
+        wide.await_served()
+        record(gone_seconds=round(gone, 1), back_seconds=round(time.monotonic() - began, 1))
+        assert gone <= at_latest(ENDPOINTS_GONE_WITHIN)
+        assert all(wide.answers_at(pod["status"]["podIP"]) for pod in pods.values())
+        assert wide.runs() == runs, "no pod and no container was replaced"
+
+
 ELSEWHERE = "127.0.0.1:1/stand-in-of-one-node:v0.32.0"
 """An image that one of the nodes has, and that nobody answers for."""
 

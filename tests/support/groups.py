@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import httpx
 from llmservice_api.constants import RANK_LABEL
+from llmservice_runtime.contract import HTTP_PORT
 
 from localcluster import install, lws, upstream
 from localcluster.progress import Progress
@@ -68,13 +69,22 @@ class WideService:
 
     def has_endpoint(self) -> bool:
         """Whether the Service has an address for requests."""
+        return bool(self.endpoints())
+
+    def endpoints(self) -> set[str]:
+        """Names of the pods to which the Service sends requests."""
         slices = self.cluster.list("endpointslices", self.namespace, f"kubernetes.io/service-name={self.name}")
-        return any(each["conditions"].get("ready") for one in slices for each in one["endpoints"] or ())
+        found = (each for one in slices for each in one["endpoints"] or ())
+        return {each["targetRef"]["name"] for each in found if each["conditions"].get("ready")}
 
     def answers(self) -> bool:
         """Whether a request to the Service is answered. From this machine, since a pod may be what has failed."""
         service = self.cluster.must_get("services", self.namespace, self.name)["spec"]
-        url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}/v1/chat/completions"
+        return self.answers_at(service["clusterIP"], service["ports"][0]["port"])
+
+    def answers_at(self, address: str, port: int = HTTP_PORT) -> bool:
+        """Whether a request to this address, by default a pod's, is answered."""
+        url = f"http://{f'[{address}]' if ':' in address else address}:{port}/v1/chat/completions"
         body = {"model": self.name, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
         with httpx.Client(trust_env=False, timeout=10) as client:
             try:

@@ -350,7 +350,7 @@ async def _pods(kube: Api, namespace: str, name: str, *, is_live: bool) -> tuple
 async def _pod(kube: Api, facts: PodFacts, *, is_live: bool) -> Pod:
     if not is_live:
         return Pod(facts, NOT_ASKED)
-    if facts.rank:
+    if not facts.has_api:
         return Pod(facts, WORKER)
     return Pod(facts, await _figures(kube, facts.namespace, facts.name) if facts.ready else NOT_READY)
 

@@ -328,7 +328,7 @@ async def read_pages_of(
 
 
 async def _page(kube: Api, pod: PodFacts, clock: Callable[[], float]) -> MetricsSample | str:
-    if pod.rank:
+    if not pod.has_api:
         return "its leader answers requests"
     try:
         async with asyncio.timeout(PATIENCE):

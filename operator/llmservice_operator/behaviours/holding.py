@@ -273,7 +273,8 @@ def _without_requests(
     staying: ScaleToZero, observed: Observed, in_flight: Mapping[str, int] | None, reports: Reports
 ) -> ScaleToZero:
     """The last check: a request may have reached a pod before the slices reached its client's node."""
-    ready = [each.first for each in observed.replicas if each.ready and not each.is_terminating]
+    serving = (each for each in observed.replicas if each.ready and not each.is_terminating)
+    ready = [pod for each in serving for pod in each.answering]
     addresses = tuple((pod.name, pod.address) for pod in ready if pod.address)
     if addresses and in_flight is None:
         return replace(staying, counts=addresses)
@@ -312,7 +313,7 @@ def is_listed(observed: Observed, revision: str | None = None) -> bool:
     readiness if those may not be listed. Slices may list a terminating pod a moment longer."""
     uids = observed.endpoints
     found = (each for each in observed.replicas if revision in (None, each.revision) and not each.is_terminating)
-    return any(each.ready if uids is None else each.first.uid in uids for each in found)
+    return any(each.ready if uids is None else any(pod.uid in uids for pod in each.answering) for each in found)
 
 
 def _workload_replicas(service: LLMService, observed: Observed) -> int:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import orjson
 from llmservice_api.constants import (
     ADAPTERS_ANNOTATION,
+    API_SERVER_LABEL,
     GROUP,
     MANAGED_BY_LABEL,
     OPERATOR,
@@ -101,15 +102,15 @@ class ServiceFacts(ChildFacts):
     kind: ClassVar[str] = "Service"
     adapters: str | None = None
     """Digest of the applied list of adapters; None: none was applied."""
-    selects_leaders: bool = False
-    """Requests go to the leaders of replicas over several nodes."""
+    selects_groups: bool = False
+    """Requests go to replicas over several nodes."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
         return cls(
             **common_of(obj, cls.content, known),
             adapters=own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION),
-            selects_leaders=RANK_LABEL in ((obj.get("spec") or {}).get("selector") or {}),
+            selects_groups=not {RANK_LABEL, API_SERVER_LABEL}.isdisjoint((obj.get("spec") or {}).get("selector") or ()),
         )
 
 

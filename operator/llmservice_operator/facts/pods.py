@@ -14,6 +14,7 @@ from llmservice_api.constants import (
     RANK_LABEL,
     REVISION_LABEL,
     SERVICE_LABEL,
+    has_api,
     is_replica,
 )
 from llmservice_planner.room import Amounts, requests_of
@@ -79,6 +80,8 @@ class PodFacts:
     """The index of its group; empty for a pod that is a replica by itself."""
     rank: int = 0
     """Within its group."""
+    has_api: bool = True
+    """It answers requests; else another pod of its group does."""
     is_held: bool = False
     """It has GROUP_GATE; other gates are among what makes it unschedulable."""
     node_selector: tuple[tuple[str, str], ...] = ()
@@ -162,6 +165,7 @@ class PodFacts:
             is_replica=is_replica(metadata, str(labels.get(SERVICE_LABEL, ""))),
             group=text_of(labels.get(GROUP_INDEX_LABEL)),
             rank=_rank(labels.get(RANK_LABEL)),
+            has_api=has_api(labels),
             is_held=GROUP_GATE in _gates(spec),
             node_selector=tuple((spec.get("nodeSelector") or {}).items()) if GROUP_INDEX_LABEL in labels else (),
             queue=text_of(labels.get(_QUEUE_LABEL)),

@@ -69,8 +69,11 @@ def adapters_config(llm: LLMService) -> Manifest:
     }
 
 
-def service(llm: LLMService, nodes: int = 1) -> Manifest:
-    """A ClusterIP Service with the LLMService's name, the stable address of the replicas, each of so many nodes."""
+def service(llm: LLMService, nodes: int = 1, *, is_every_pod: bool = False) -> Manifest:
+    """A ClusterIP Service with the LLMService's name, the stable address of the replicas, each of so many nodes.
+
+    `is_every_pod`: each pod of a replica answers requests, and not only its leader.
+    """
     meta, listed = metadata(llm, llm.name), adapters_digest(llm)
     if listed is not None:
         meta["annotations"] = {ADAPTERS_ANNOTATION: listed}
@@ -85,7 +88,11 @@ def service(llm: LLMService, nodes: int = 1) -> Manifest:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": meta,
-        "spec": {"type": "ClusterIP", "selector": serving_selector(llm, nodes), "ports": [port]},
+        "spec": {
+            "type": "ClusterIP",
+            "selector": serving_selector(llm, nodes, is_every_pod=is_every_pod),
+            "ports": [port],
+        },
     }
 
 

@@ -6,7 +6,15 @@ import hashlib
 import json
 from typing import Any, Protocol
 
-from llmservice_api.constants import API_VERSION, KIND, MANAGED_BY_LABEL, OPERATOR, RANK_LABEL, SERVICE_LABEL
+from llmservice_api.constants import (
+    API_SERVER_LABEL,
+    API_VERSION,
+    KIND,
+    MANAGED_BY_LABEL,
+    OPERATOR,
+    RANK_LABEL,
+    SERVICE_LABEL,
+)
 from llmservice_api.service import LLMService
 
 from llmservice_operator.manifests.settings import Settings
@@ -32,9 +40,16 @@ def selector(service: LLMService) -> dict[str, str]:
     return {SERVICE_LABEL: service.name}
 
 
-def serving_selector(service: LLMService, nodes: int) -> dict[str, str]:
-    """Labels of the pods that answer requests: of a group over several nodes its leader only."""
-    return selector(service) | ({RANK_LABEL: "0"} if nodes > 1 else {})
+def serving_selector(service: LLMService, nodes: int, *, is_every_pod: bool = False) -> dict[str, str]:
+    """Labels of the pods that answer requests: of a group over several nodes its leader, or every pod."""
+    if nodes == 1:
+        return selector(service)
+    return selector(service) | ({API_SERVER_LABEL: "true"} if is_every_pod else {RANK_LABEL: "0"})
+
+
+def answers_on_every_pod(template: Manifest) -> bool:
+    """Whether each pod of a group answers requests, by the pod template."""
+    return API_SERVER_LABEL in ((template.get("metadata") or {}).get("labels") or {})
 
 
 def nodes_of(template: Manifest) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmservice_api.constants import API_SERVER_LABEL
 from llmservice_api.engine import Compilation, Parallelism
 from llmservice_api.flags import in_force
 from llmservice_api.model import HubSource
@@ -129,7 +130,8 @@ def _rendered(
         **network.pod_fields(llm),
         **_placement(llm, settings, chosen),
     }
-    metadata: Manifest = {"labels": given.metadata.labels | labels(llm)}
+    answers = {} if llm.spec.parallelism.data_parallel_mode is None else {API_SERVER_LABEL: "true"}
+    metadata: Manifest = {"labels": given.metadata.labels | labels(llm) | answers}
     if given.metadata.annotations:
         metadata["annotations"] = dict(given.metadata.annotations)
     return {"metadata": metadata, "spec": spec}

@@ -170,6 +170,7 @@ def serve_options(llm: LLMService, settings: Settings, chosen: RevisionChoices =
         adapters_file=adapters_file(llm.spec),
         api_keys_file=None if llm.spec.endpoint.api_key_secret_ref is None else API_KEYS_FILE,
         nodes=llm.spec.parallelism.nodes,
+        data_parallel_mode=llm.spec.parallelism.data_parallel_mode,
         keep_variable=tuple(variable["name"] for variable in llm.spec.runtime.env if is_credential(variable["name"])),
     )
 

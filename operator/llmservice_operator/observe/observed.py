@@ -91,7 +91,7 @@ def asks(
 def _is_worth_asking(pod: PodFacts, report: Report | None, is_measured: bool, adapters_digest: str | None) -> bool:
     if not pod.started or pod.was_ready:
         return True
-    if pod.rank and report is not None and report.state is not None and report.state.started:
+    if not pod.has_api and report is not None and report.state is not None and report.state.started:
         return False  # its leader speaks for it
     if report is None or report.state is None:
         # It started before this process, or did not answer: poll it until it does, unless the status has its report.
@@ -212,10 +212,10 @@ def _adapter_state(name: str, digest: str, state: State) -> AdapterState:
 
 
 def _states(pods: Sequence[PodFacts], reports: Reports, revision: str) -> Iterator[tuple[PodFacts, State]]:
-    """Of pods that serve: a worker's vLLM has no API and measures nothing of its own, and its leader speaks for it."""
+    """Of pods that serve: a vLLM without an API measures nothing of its own, and its leader speaks for it."""
     for pod in _current(pods, revision):
         report = report_of(pod, reports)
-        if report is not None and report.state is not None and not pod.rank:
+        if report is not None and report.state is not None and pod.has_api:
             yield pod, report.state
 
 

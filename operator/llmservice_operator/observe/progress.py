@@ -85,9 +85,9 @@ def progress(
     """
     there = [each for each in replicas if not (each.is_terminating or each.has_ended)]
     present = [pod for each in there for pod in each.pods]
-    ready = [each.first for each in there if each.ready]
-    unlisted = tuple(pod.name for pod in ready if listed is not None and pod.uid not in listed)
-    answering = len(ready) - len(unlisted)
+    ready = [each.answering for each in there if each.ready]
+    unlisted = tuple(pod.name for pods in ready for pod in pods if listed is not None and pod.uid not in listed)
+    answering = sum(any(pod.name not in unlisted for pod in pods) for pods in ready)
     if workload is None:
         reason, message = Reason.PROGRESSING, "Pods of this revision are being made."
         return Progress(wanted, 0, 0, answering, unlisted, False, False, False, reason, message)

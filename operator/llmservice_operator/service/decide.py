@@ -47,6 +47,7 @@ from llmservice_operator.children import (
     is_pending,
     obstacle_to_apply,
     prunes,
+    selecting_leaders,
     undesired_children,
     with_hash,
 )
@@ -200,6 +201,7 @@ def _roll_out(
     slices = holding.slices if holding_step is None else holding_step.slices
     orphans = [r for r in selection.revisions if ownership(r, service) is Ownership.ORPHAN and r.label != desired.label]
     made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
+    made = selecting_leaders(service, observed, desired, made)
     made = between_kinds(service, observed, desired, made, step.strategy)
     # Before the workload, so that requests are held before the last replica ends.
     children = [*(slices or ()), *made, *adopted_records(service, orphans)]
@@ -420,7 +422,7 @@ def _serving(service: LLMService, observed: Observed, settings: Settings) -> lis
     record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
     listed = observed.service.adapters if observed.service is not None else None
     template = record.data()["template"] if record is not None else None
-    return held_edit_children(service, live, template, _strategy(service, observed), listed, settings)
+    return held_edit_children(service, observed, live, template, _strategy(service, observed), listed, settings)
 
 
 def _strategy(service: LLMService, observed: Observed) -> Strategy:

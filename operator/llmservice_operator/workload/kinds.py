@@ -38,6 +38,6 @@ def workloads_of(projections: Mapping[str, Mapping[str, Any]], name: str) -> tup
     """
     found = (projections.get(workload.kind, {}).get(name) for workload in WORKLOADS)
     endpoint = projections.get(ServiceFacts.kind, {}).get(name)
-    selects_leaders = endpoint is not None and endpoint.selects_leaders
+    selects_groups = endpoint is not None and endpoint.selects_groups
     there = [facts for facts in found if facts is not None]
-    return tuple(sorted(there, key=lambda facts: (facts.nodes > 1) is not selects_leaders))
+    return tuple(sorted(there, key=lambda facts: (facts.nodes > 1) is not selects_groups))

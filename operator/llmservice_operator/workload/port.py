@@ -27,11 +27,16 @@ class Replica:
     """One replica of a service, which serves requests as a whole."""
 
     pods: tuple[PodFacts, ...]
-    """One or more; the first one receives the requests."""
+    """One or more."""
 
     @property
     def first(self) -> PodFacts:
         return self.pods[0]
+
+    @property
+    def answering(self) -> tuple[PodFacts, ...]:
+        """Its pods that receive requests."""
+        return tuple(pod for pod in self.pods if pod.has_api) or self.pods[:1]
 
     @property
     def revision(self) -> str:

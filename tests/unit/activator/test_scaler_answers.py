@@ -12,10 +12,11 @@ from kubeloop.resources import POD, Key
 from llmservice_activator.answers import CACHE_SECONDS, USE_REPORT_SECONDS, LoadReader, ScalingAnswers
 from llmservice_activator.metrics import Metrics
 from llmservice_activator.services import Services, Unknown
-from llmservice_api.constants import LLMSERVICE
+from llmservice_api.constants import API_SERVER_LABEL, LLMSERVICE
 from llmservice_api.holding import LastUse
 from llmservice_operator.readers.pod_port import Requests, Unreadable
 
+from tests.unit.activator.test_scaler_services import of_a_group
 from tests.unit.scaler_world import pod, service
 
 CHAT = Key("ns", "chat")
@@ -129,6 +130,15 @@ async def test_the_bounds_are_those_of_the_time() -> None:
     assert await world.replicas() == 1
     world.wall, world.time = datetime(2026, 11, 24, 8, 30, tzinfo=UTC), 200.0
     assert await world.replicas() == 4
+
+
+async def test_a_replica_whose_pods_all_answer_counts_once_and_all_its_requests() -> None:
+    pods = [
+        of_a_group(name, rank, address=address, **{API_SERVER_LABEL: "true"})
+        for rank, (name, address) in enumerate((("a", "10.0.0.1"), ("b", "10.0.0.2")))
+    ]
+    world = World(service(replicas=2), *pods, answers={"10.0.0.1": 20, "10.0.0.2": 28})
+    assert await world.replicas() == 2, "three are needed, and one of two is not ready yet"
 
 
 async def test_an_answer_is_kept_for_a_second_and_for_the_same_object_only() -> None:

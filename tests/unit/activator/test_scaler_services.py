@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubeloop.resources import POD, Key
 from llmservice_activator.services import Pod, Service, Services, Unknown, pod_of, service_of
-from llmservice_api.constants import GROUP_INDEX_LABEL, LLMSERVICE, RANK_LABEL
+from llmservice_api.constants import API_SERVER_LABEL, GROUP_INDEX_LABEL, LLMSERVICE, RANK_LABEL
 
 from tests.unit.activator.test_scaler_schedule import autoscaling
 from tests.unit.api_server import GONE, ApiServer
@@ -50,9 +50,9 @@ OF_A_JOB["metadata"]["ownerReferences"][0]["kind"] = "Job"
 OF_ANOTHER = of_another(pod("a"))
 
 
-def of_a_group(name: str, rank: int) -> dict[str, Any]:
-    found = pod(name)
-    found["metadata"]["labels"] |= {GROUP_INDEX_LABEL: "0", RANK_LABEL: str(rank)}
+def of_a_group(name: str, rank: int, address: str = "10.0.0.1", **labels: str) -> dict[str, Any]:
+    found = pod(name, address=address)
+    found["metadata"]["labels"] |= {GROUP_INDEX_LABEL: "0", RANK_LABEL: str(rank), **labels}
     owner = "chat-0" if rank else "chat"
     found["metadata"]["ownerReferences"] = [{"kind": "StatefulSet", "name": owner, "controller": True}]
     return found
@@ -90,6 +90,11 @@ def of_a_group(name: str, rank: int) -> dict[str, Any]:
 )
 def test_pods(obj: dict[str, Any], expected: tuple[str, bool, bool] | None) -> None:
     assert pod_of(obj) == (None if expected is None else Pod(CHAT, "a", *expected))
+
+
+def test_of_pods_that_all_answer_the_first_stands_for_the_replica() -> None:
+    found = [pod_of(of_a_group("a", rank, **{API_SERVER_LABEL: "true"})) for rank in range(2)]
+    assert [each and each.is_first for each in found] == [True, False]
 
 
 @pytest.mark.parametrize(

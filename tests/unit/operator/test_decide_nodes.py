@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL
+from llmservice_api.constants import API_SERVER_LABEL, GROUP_INDEX_LABEL, RANK_LABEL, SERVICE_LABEL
 from llmservice_planner.room import NodeRoom, Room, requests_of
 
 from tests.unit.decide_world import H100, World, a_pod, a_world
@@ -30,15 +30,15 @@ def room(*free: int) -> Room:
     )
 
 
-def pods_of(world: World, kind: str, *, ready: bool) -> dict[str, Any]:
-    """What the controller of the workload makes of it."""
+def pods_of(world: World, kind: str, *, ready: bool, first: int = 0) -> dict[str, Any]:
+    """What the controller of the workload makes of it, from this number on."""
     workload = world.children[kind, "x"]
     count = workload["spec"]["replicas"]
     is_set = kind == "LeaderWorkerSet"
     template = workload["spec"]["leaderWorkerTemplate"]["workerTemplate"] if is_set else workload["spec"]["template"]
     revision = template["metadata"]["labels"]["llmservice.dev/revision"]
     found = {}
-    for number in range(count):
+    for number in range(first, first + count):
         for rank in range(2 if is_set else 1):
             name = f"{'g' if is_set else 'x'}-{number}" + (f"-{rank}" if rank else "")
             found[name] = a_pod(name, revision, ready=ready)
@@ -46,6 +46,7 @@ def pods_of(world: World, kind: str, *, ready: bool) -> dict[str, Any]:
                 labels = found[name]["metadata"]["labels"]
                 labels.pop("pod-template-hash", None)
                 labels |= {GROUP_INDEX_LABEL: str(number), RANK_LABEL: str(rank)}
+                labels |= {key: text for key, text in template["metadata"]["labels"].items() if key == API_SERVER_LABEL}
                 owner = {"kind": "StatefulSet", "name": f"x-{number}" if rank else "x", "uid": "s", "controller": True}
                 found[name]["metadata"]["ownerReferences"] = [owner]
     numbers = dict.fromkeys(("updatedReplicas", "readyReplicas", "availableReplicas"), count if ready else 0)
@@ -115,6 +116,49 @@ def test_with_room_the_new_replicas_are_ready_before_the_old_ones_end(
     assert world.condition("Ready") == ("True", "RolledOut")
     assert world.condition("Available")[0] == "True"
     assert world.decide().is_steady
+
+
+EXPERTS = {"nodes": 2, "dataParallelSize": 2, "expertParallel": True}
+HYBRID = {**EXPERTS, "dataParallelMode": "hybrid"}
+
+
+def all_answer(world: World) -> bool:
+    selector = world.children["Service", "x"]["spec"]["selector"]
+    return bool(selector == {SERVICE_LABEL: "x", API_SERVER_LABEL: "true"})
+
+
+def test_all_pods_are_endpoints_once_no_leader_is_there_that_answers_alone() -> None:
+    world = a_world(H100, parallelism=EXPERTS, fitPolicy="Ignore")
+    world.settle()
+    olds = world.pods = pods_of(world, "LeaderWorkerSet", ready=True)
+    world.room = room(8, 8)
+    world.edit(parallelism=HYBRID)
+    world.settle()
+    assert selects_leaders(world)
+
+    news = pods_of(world, "LeaderWorkerSet", ready=True, first=1)
+    world.pods, world.unlisted = olds | news, {"g-1-1"}
+    world.settle()
+    assert selects_leaders(world), "a worker of the old ones would refuse each request"
+    assert world.condition("Available")[0] == "True"
+
+    world.pods = news
+    world.step()
+    assert all_answer(world)
+    world.settle()
+    assert world.condition("Ready")[0] == "False", "the Service does not have one of two"
+    world.unlisted = set()
+    world.settle()
+    assert world.condition("Ready") == ("True", "RolledOut")
+    assert world.decide().is_steady
+
+    world.edit(fitPolicy="Enforce", batching={"maxNumSeqs": 7})
+    world.settle()
+    assert world.condition("Ready")[1] != "RolledOut", "the edit is held: the model has no experts"
+    assert all_answer(world)
+    world.edit(parallelism=EXPERTS, fitPolicy="Ignore")
+    world.settle()
+    assert selects_leaders(world)
 
 
 @pytest.mark.parametrize(("before", "after"), CHANGES)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL, SERVICE_LABEL, is_replica
+from llmservice_api.constants import API_SERVER_LABEL, GROUP_INDEX_LABEL, RANK_LABEL, SERVICE_LABEL, is_replica
 from llmservice_api.service import LLMService
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.children import group_policy
@@ -21,6 +21,8 @@ from tests.unit.decide_world import World, an_llmservice, spec
 
 SETTINGS = Settings()
 SETTINGS_ON_CPUS = Settings(default_cpu_image="vllm-cpu:v0.32.0")
+EXPERTS = {"nodes": 2, "dataParallelSize": 4, "expertParallel": True}
+HYBRID = {"parallelism": {**EXPERTS, "dataParallelMode": "hybrid"}}
 SPEC = {"parallelism": {"tensorParallelSize": 8, "pipelineParallelSize": 2, "nodes": 2}}
 
 
@@ -56,6 +58,17 @@ def test_a_replica_of_one_pod_is_as_it_was() -> None:
 def test_only_leaders_answer_requests() -> None:
     made = service(SPEC)
     assert service_of(made, 2)["spec"]["selector"] == {SERVICE_LABEL: made.name, RANK_LABEL: "0"}
+
+
+def test_with_hybrid_balancing_all_pods_answer_requests() -> None:
+    made, internal = service(HYBRID), service({"parallelism": EXPERTS})
+    template = pod_template(made, SETTINGS)
+    assert "--data-parallel-mode=hybrid" in container(template)["args"]
+    assert template["metadata"]["labels"][API_SERVER_LABEL] == "true"
+    chosen = service_of(made, 2, is_every_pod=True)["spec"]["selector"]
+    assert chosen == {SERVICE_LABEL: made.name, API_SERVER_LABEL: "true"}
+    assert "hybrid" not in str(pod_template(internal, SETTINGS))
+    assert API_SERVER_LABEL not in pod_template(internal, SETTINGS)["metadata"]["labels"]
 
 
 def test_a_service_of_single_pods_finds_no_port_in_pods_of_groups() -> None:
@@ -117,6 +130,19 @@ def pod(group: int, rank: int, **changed: Any) -> dict[str, Any]:
         },
         "status": {"phase": "Running"},
     }
+
+
+def test_who_of_a_replica_answers() -> None:
+    def answering(*pods: dict[str, Any]) -> list[str]:
+        (replica,) = LEADER_WORKER_SET.replicas([PodFacts.from_object(each) for each in pods])
+        return [each.name for each in replica.answering]
+
+    internal, hybrid = ([pod(0, rank) for rank in range(2)] for _ in range(2))
+    for each in hybrid:
+        each["metadata"]["labels"][API_SERVER_LABEL] = "true"
+    assert answering(*internal) == ["chat-0"]
+    assert answering(*hybrid) == ["chat-0", "chat-0-1"]
+    assert answering(internal[1]) == ["chat-0-1"], "its leader is not there"
 
 
 def test_replicas_are_groups_with_the_leader_first() -> None:

@@ -16,8 +16,8 @@ from tests.unit.decide_world import World, a_pod, serving
 
 
 def pairs(pods: Iterable[PodFacts]) -> Iterator[Replica]:
-    """As a kind that runs each replica on two nodes."""
-    there = list(pods)
+    """As a kind that runs each replica on two nodes, of which the first one answers."""
+    there = [replace(pod, has_api=number % 2 == 0) for number, pod in enumerate(pods)]
     return (Replica(tuple(there[n : n + 2])) for n in range(0, len(there), 2))
 
 

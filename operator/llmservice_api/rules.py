@@ -101,6 +101,13 @@ def _claim_of_a_group(claim: str) -> Rule:
     )
 
 
+def _size(kind: str) -> str:
+    """CEL: a size in spec.parallelism."""
+    field = f"self.parallelism.{kind}ParallelSize"
+    return f"(has(self.parallelism) && has({field}) ? {field} : 1)"
+
+
+_CLAIM = "self.accelerator.claim"
 _TOPOLOGY = "self.parallelism.topologyKey"
 _AFFINITY = "self.podTemplate.spec.affinity"
 SPEC = (
@@ -115,6 +122,14 @@ SPEC = (
         ".podTemplate.spec.affinity",
     ),
     _claim_of_a_group("startCache"),
+    Rule(
+        f"!has(self.accelerator) || !has({_CLAIM}) || !has({_CLAIM}.count) || "
+        f"{_CLAIM}.count * (has(self.parallelism) && has(self.parallelism.nodes) ? self.parallelism.nodes : 1) >= "
+        f"{' * '.join(map(_size, ('tensor', 'pipeline', 'data')))}",
+        "a pod needs as many devices as GPUs: raise count to the product of the sizes in spec.parallelism over nodes, "
+        "or remove it",
+        ".accelerator.claim.count",
+    ),
     *(
         Rule(
             f"!has(self.model.{to_camel(access.field)}) || {_any_uri(*names)}",
@@ -406,6 +421,8 @@ ACCELERATOR = (
         for field, message in (
             ("products", "a CPU service asks for no GPU: remove products, or set type to nvidia or amd"),
             ("resourceName", "a CPU service asks for no GPU: remove resourceName, or set type to nvidia or amd"),
+            ("claim", "a CPU service asks for no GPU: remove claim, or set type to nvidia or amd"),
+            ("resourceClaims", "a CPU service asks for no GPU: remove resourceClaims, or set type to nvidia or amd"),
             ("memory", "is the memory of one GPU: remove it, and size a CPU service with spec.runtime.resources"),
             (
                 "gpuMemoryUtilization",
@@ -419,6 +436,19 @@ ACCELERATOR = (
         "!self.resourceName.matches('^([^/]*[.])?kubernetes[.]io/') && !self.resourceName.startsWith('requests.'))",
         "must be a device plugin's resource with its domain, for example nvidia.com/gpu or nvidia.com/mig-3g.40gb",
         ".resourceName",
+    ),
+    *(
+        Rule(
+            f"!(has(self.resourceClaims) || has(self.claim)) || !has(self.{field})",
+            f"claims choose the devices: remove {field}, or the claims",
+            f".{field}",
+        )
+        for field in ("products", "resourceName")
+    ),
+    Rule(
+        "!has(self.resourceClaims) || !has(self.claim)",
+        "either the operator writes the claim or you do: remove claim or resourceClaims",
+        ".claim",
     ),
 )
 

@@ -66,6 +66,7 @@ def install(
     cpu_image: str = CPU_IMAGE,
     autoscaling: bool = False,
     groups: bool = False,
+    dynamic_resources: bool = False,
 ) -> None:
     """Installs or upgrades the release and waits until its pods are ready.
 
@@ -78,6 +79,7 @@ def install(
         "services.surgeDeadlineSeconds": str(SURGE_DEADLINE_SECONDS),
         "autoscaling.enabled": str(autoscaling).lower(),
         "groups.enabled": str(groups).lower(),
+        "dynamicResources.enabled": str(dynamic_resources).lower(),
         # Models share the machine with it: with the chart's request one model may starve it.
         "resources.requests.cpu": "300m",
     }

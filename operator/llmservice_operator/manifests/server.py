@@ -209,8 +209,10 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 
 
 def accelerator_resource(llm: LLMService) -> str | None:
-    """The extended resource of one accelerator; None on CPUs."""
+    """The extended resource of one accelerator; None on CPUs, and for devices of claims."""
     accelerator = llm.spec.accelerator
+    if accelerator.has_claims:
+        return None
     return accelerator.resource_name or RESOURCES.get(accelerator.type)
 
 

@@ -40,6 +40,7 @@ from llmservice_operator.children import (
     adopted_records,
     applies,
     between_kinds,
+    claims_unseen,
     desired_children,
     finished_jobs,
     groups_unseen,
@@ -164,7 +165,9 @@ def _of_selection(case: Case, holding: ScaleToZero, selection: Selection) -> Dec
     runs = live is not None and live.revision == desired.label
     if fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs:
         return hold_edit(case, holding, selection.service, fit)
-    if (unseen := groups_unseen(selection.service, inputs.observed, desired.template)) is not None:
+    unseen = groups_unseen(selection.service, inputs.observed, desired.template)
+    unseen = unseen or claims_unseen(selection.service, inputs.observed, desired.template)
+    if unseen is not None:
         return hold_edit(case, holding, selection.service, replace(fit, hold=unseen))
     step = _step(inputs, selection, desired)
     return step if isinstance(step, Requirements) else _roll_out(case, holding, selection, fit, desired, step)
@@ -419,8 +422,8 @@ def _serving(service: LLMService, observed: Observed, settings: Settings) -> lis
         return []
     record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
     listed = observed.service.adapters if observed.service is not None else None
-    template = record.data()["template"] if record is not None else None
-    return held_edit_children(service, live, template, _strategy(service, observed), listed, settings)
+    data = record.data() if record is not None else None
+    return held_edit_children(service, live, data, _strategy(service, observed), listed, settings)
 
 
 def _strategy(service: LLMService, observed: Observed) -> Strategy:

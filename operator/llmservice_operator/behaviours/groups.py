@@ -8,10 +8,18 @@ of one domain, whose label the pods get with it: the scheduler would choose one 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmservice_api.constants import GROUP_GATE
-from llmservice_planner.room import fitting_on_separate_devices, nodes_for, places_by_domain, requests_of
+from llmservice_planner.room import (
+    NodeRoom,
+    by_domain,
+    fitting_on_separate_devices,
+    nodes_for,
+    places_by_domain,
+    requests_of,
+)
 
 from llmservice_operator.decision import GroupTurn, Inputs, Release, Requirements, RoomQuery
 from llmservice_operator.facts.pods import PodFacts
@@ -19,6 +27,8 @@ from llmservice_operator.manifests.server import accelerator_resource, domain_la
 from llmservice_operator.observe.observed import POD, Observed
 from llmservice_operator.workload.port import Replica, WorkloadFacts
 
+MOST_NODES = 4
+"""That a message names."""
 RECHECK_SECONDS = 10.0
 """Seconds until room is looked for again: lists of nodes are shared for as long."""
 
@@ -127,7 +137,11 @@ def _place(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> _Place |
     spec = workload.template().get("spec") or {}
     label, nodes = domain_label(spec), list(nodes_for(room, spec))
     wanted = requests_of(spec)
-    places = places_by_domain(nodes, label, lambda node: fitting_on_separate_devices(node, wanted, resource))
+
+    def room_on(node: NodeRoom) -> int:
+        return fitting_on_separate_devices(node, wanted, resource)
+
+    places = places_by_domain(nodes, label, room_on)
     # The smallest that is large enough: others stay whole for larger replicas.
     enough = min(((count, name) for name, count in places.items() if count >= workload.nodes), default=None)
     if enough is not None:
@@ -135,4 +149,13 @@ def _place(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> _Place |
     if room.unknown is not None or not nodes or (inputs.settings.has_node_autoscaler and not turn.are_others_placing):
         return _Place()
     within = "" if label is None else f" within one {label}"
-    return f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once{within}"
+    lacking = f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once{within}"
+    return lacking + _most_room(by_domain(filter(room_on, nodes), label))
+
+
+def _most_room(free: Mapping[str, Sequence[NodeRoom]]) -> str:
+    """The domain where the fewest nodes are missing, with those that have room; empty where none has."""
+    domain, there = min(free.items(), key=lambda each: (-len(each[1]), each[0]), default=("", ()))
+    names = [node.name for node in there[:MOST_NODES]]
+    more = ", ..." if there[MOST_NODES:] else ""
+    return f": {len(there)} now{domain and f' in {domain}'} ({', '.join(sorted(names))}{more})" if there else ""

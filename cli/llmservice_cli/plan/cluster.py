@@ -16,6 +16,7 @@ from llmservice_api.constants import LLMSERVICE
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import LLMService
 from llmservice_api.untrusted import stored_status
+from llmservice_operator.behaviours import groups
 from llmservice_operator.behaviours.fit.planning import demand
 from llmservice_operator.facts.scheduling import AcceleratorRequest, gpus_text
 from llmservice_operator.manifests.inspection import inspection_key
@@ -71,7 +72,8 @@ async def look(questions: Iterable[Question], options: Options) -> list[tuple[Qu
                 manifest = {"metadata": {"namespace": question.namespace}}
                 namespace = namespace_of(manifest, options.namespace, connection.namespace)
                 question = await with_facts(question, namespace, kube)
-                found.append((question, await reader.seen(question.service, namespace)))
+                seen = await reader.seen(question.service, namespace)
+                found.append((over_nodes(question, seen.gpus), seen))
             return found
     except CliError as error:
         error.exit_code = ExitCode.NOT_ASKED  # 1 would say that it does not fit
@@ -137,6 +139,13 @@ def _no_right() -> CliError:
     return error
 
 
+def over_nodes(question: Question, cluster: ClusterGPUs) -> Question:
+    """The question with a number for `nodes: auto`."""
+    service = groups.over_nodes(question.service, cluster)
+    request = replace(question.request, nodes=service.spec.parallelism.node_count)
+    return replace(question, service=service, request=request)
+
+
 def on_offer(question: Question, seen: Seen) -> Question:
     """The same about the products that are named and those of the cluster's nodes, for a grid."""
     if accelerator_resource(question.service) is None:
@@ -161,7 +170,7 @@ def answered(question: Question, seen: Seen) -> Answer:
     spec = pod_template(service, seen.settings, chosen)["spec"]
     excluded = (*(chosen.excluded_gpus or ()), *(chosen.excluded_architectures or ()))
     pods = _Pods(spec, resource, product if is_required else None, excluded, requests_of(spec))
-    size = service.spec.parallelism.nodes
+    size = service.spec.parallelism.node_count
     placement = Placement(
         product,
         resource,

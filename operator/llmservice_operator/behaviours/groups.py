@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmservice_api.constants import GROUP_GATE
+from llmservice_api.service import LLMService, cached_by_spec
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_planner.cluster import ClusterGPUs, fewest_nodes
 from llmservice_planner.room import (
     NodeRoom,
     by_domain,
@@ -21,9 +24,10 @@ from llmservice_planner.room import (
     requests_of,
 )
 
-from llmservice_operator.decision import GroupTurn, Inputs, Release, Requirements, RoomQuery
+from llmservice_operator.decision import GPUsQuery, GroupTurn, Inputs, Release, Requirements, RoomQuery, value_of
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.manifests.server import accelerator_resource, domain_label
+from llmservice_operator.manifests.revision import revision_key
+from llmservice_operator.manifests.server import accelerator_resource, domain_label, tolerations
 from llmservice_operator.observe.observed import POD, Observed
 from llmservice_operator.workload.port import Replica, WorkloadFacts
 
@@ -43,6 +47,40 @@ class GroupStep:
     is_placing: bool = False
     """Pods look for nodes, or will now."""
     recheck_after: float | None = None
+
+
+def with_nodes(inputs: Inputs) -> Inputs | Requirements:
+    """The inputs with a number for `nodes: auto`: the one that runs while it is of this spec, since nodes come and go,
+    else the fewest nodes that have enough GPUs."""
+    service = inputs.stored
+    if service is None or service.spec.parallelism.nodes != "auto":
+        return inputs
+    for live in inputs.observed.workloads:
+        spec = _over(service.spec, live.nodes)
+        if any(each.label == live.revision and each.key == revision_key(spec) for each in inputs.observed.revisions):
+            return replace(inputs, stored=replace(service, spec=spec))
+    if service.spec.accelerator.type != "cpu" and inputs.gpus is None:
+        return Requirements(gpus=GPUsQuery.of(service))
+    return replace(inputs, stored=over_nodes(service, value_of(inputs.gpus, ClusterGPUs())))
+
+
+def over_nodes(service: LLMService, cluster: ClusterGPUs) -> LLMService:
+    """The service with a number for `nodes: auto`, by the cluster's nodes; one on CPUs."""
+    parallelism = service.spec.parallelism
+    if parallelism.nodes != "auto":
+        return service
+    products = service.spec.accelerator.products or ()
+    is_cpu = service.spec.accelerator.type == "cpu"
+    count = 1 if is_cpu else fewest_nodes(parallelism, cluster, tolerations(service), products)
+    return replace(service, spec=_over(service.spec, count))
+
+
+@cached_by_spec
+def _over(spec: LLMServiceSpec, nodes: int) -> LLMServiceSpec:
+    """With as many nodes; on one, without what is of several."""
+    of_several = {"topology_key": None, "step_timeout_seconds": None, "network": None}
+    changed = {"nodes": nodes, **(of_several if nodes == 1 else {})}
+    return spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update=changed)})
 
 
 def group_step(inputs: Inputs) -> GroupStep | Requirements:

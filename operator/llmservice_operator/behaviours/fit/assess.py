@@ -34,7 +34,6 @@ from llmservice_operator.decision import (
 from llmservice_operator.manifests import server
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
-from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.verdict import (
     Finding,
@@ -289,10 +288,7 @@ def _planned(inputs: Inputs, service: LLMService, asked: PlannerInput) -> Pick |
         return planning.plan_for_input(service, asked)
     if inputs.gpus is not None:
         return planning.pick_device(service, asked, inputs.gpus.value)
-    resource = accelerator_resource(service)
-    assert resource is not None, "services on GPUs have one"
-    selector = service.spec.pod_template.spec.node_selector
-    return Requirements(gpus=GPUsQuery(resource, tuple(sorted(selector.items()))))
+    return Requirements(gpus=GPUsQuery.of(service))
 
 
 def _held_to(found: FitAssessment, service: LLMService) -> FitAssessment:

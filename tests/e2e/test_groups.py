@@ -94,8 +94,9 @@ SHORT = "groups.test/gpu"
 
 
 def on_gpus(name: str) -> JSON:
+    """Over as many nodes as have the GPUs of a replica."""
     accelerator = {"type": "nvidia", "resourceName": SHORT}
-    return stand_in(name, {"start_seconds": 2}, accelerator=accelerator, parallelism=TWO_NODES)
+    return stand_in(name, {"start_seconds": 2}, accelerator=accelerator, parallelism={**TWO_NODES, "nodes": "auto"})
 
 
 def test_of_two_groups_with_room_for_one_one_serves_and_the_other_holds_no_gpu(

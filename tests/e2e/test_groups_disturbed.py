@@ -11,6 +11,7 @@ from tests.e2e.disturbances import (
     BLIND_STORIES,
     GROUPS,
     KNOWN_WITHIN,
+    NAME,
     OPERATOR_STORIES,
     STORIES,
     Story,
@@ -25,7 +26,7 @@ from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.groups import by_rank, groups_installed, kill_vllm
 from tests.support.host import terminate
 from tests.support.measured import Record
-from tests.support.nodes import second_node
+from tests.support.nodes import NODES, second_node
 from tests.support.patience import PATIENCE, at_latest
 from tests.support.traffic import in_figures
 
@@ -76,6 +77,23 @@ def test_a_killed_vllm_loses_what_its_own_group_answers(served: World, record: R
     assert reported.lost_in_flight, "what its group was answering"
     assert all(row.sent - moment < at_latest(KNOWN_WITHIN) for row in later), probe.of(story)
     assert _ready_since(served) == others, "the other group went on"
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_drain_ends_one_group_and_waits_with_the_other_until_it_is_back(
+    served: World, record: Record, node: str
+) -> None:
+    """No node is left for the evicted pod: what still serves is not evicted too."""
+    story, cluster = f"drain of {node}", served.cluster
+    words = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector=llmservice.dev/service={NAME}")
+    with served.story(story):
+        served.strike()
+        said = cluster.kubectl("drain", node, *words, "--timeout=30s", expect=None)
+        assert "disruption budget" in said
+        assert sum(map(is_ready, served.answering())) == 1
+        cluster.kubectl("uncordon", node)
+    record(**served.probe.figures(story))
+    served.probe.assert_nothing_lost(story)
 
 
 def _ready_since(served: World) -> list[tuple[str, str | None]]:

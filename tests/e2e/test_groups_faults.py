@@ -18,7 +18,7 @@ from tests.e2e.conftest import own_namespace
 from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
-from tests.support.host import losing_packets, pause, without
+from tests.support.host import cpu_seconds, losing_packets, pause, supervisor_of, without
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, SecondNode, await_condition, second_node
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_latest, at_most
@@ -177,6 +177,28 @@ def test_a_worker_that_dies_while_it_starts_is_named_and_the_group_starts_again(
         assert cluster.failure(NAMESPACE, wide.name)["reason"] == "EngineDied"
         wide.await_served()
         assert wide.runs() == runs, "no pod and no container was replaced"
+
+
+IDLE_SECONDS = 60
+
+
+def test_what_a_group_takes_beside_a_single_pod(cluster: Cluster, node: SecondNode, record: Record) -> None:
+    """Seconds from apply to Ready, and the share of a processor of each supervisor while nobody asks anything."""
+    ready, shares = dict[str, float](), dict[str, list[float]]()
+    for kind, parallelism in (("single pod", {"nodes": 1}), ("group", TWO_NODES)):
+        began = time.monotonic()
+        with new_group(cluster, {"start_seconds": 1}, parallelism=parallelism) as service:
+            cluster.wait_condition(NAMESPACE, service.name, "Ready", "True", timeout=PATIENCE)
+            ready[kind] = round(time.monotonic() - began, 1)
+            pods = cluster.pods(NAMESPACE, service.name)
+            supervisors = [supervisor_of(pod) for pod in pods]
+            before = [cpu_seconds(pid) for pid in supervisors if pid is not None]
+            pause(IDLE_SECONDS)
+            after = [cpu_seconds(pid) for pid in supervisors if pid is not None]
+            shares[kind] = [round((b - a) / IDLE_SECONDS, 4) for a, b in zip(before, after, strict=True)]
+    record(ready_seconds=ready, processor_share=shares)
+    assert len(shares["group"]) == 2
+    assert max(shares["group"]) < 0.05, "a heartbeat a second and an answer to it"
 
 
 EXPERTS: JSON = {"nodes": 2, "dataParallelSize": 2, "expertParallel": True}

@@ -17,7 +17,7 @@ from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
 from tests.support.host import engine_of
 from tests.support.measured import Record
-from tests.support.nodes import NODES, SECOND, second_node
+from tests.support.nodes import NODES, SECOND, added_node
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 from tests.support.prometheus import wait_for_samples
 from tests.support.services import stand_in
@@ -29,7 +29,7 @@ WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={**TWO_NODES, "network":
 
 @pytest.fixture(scope="module", autouse=True)
 def groups(cluster: Cluster) -> Iterator[None]:
-    with groups_installed(cluster), second_node(cluster):
+    with groups_installed(cluster), added_node(cluster):
         yield
 
 

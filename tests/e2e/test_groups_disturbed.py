@@ -26,7 +26,7 @@ from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.groups import by_rank, groups_installed, kill_vllm
 from tests.support.host import terminate
 from tests.support.measured import Record
-from tests.support.nodes import NODES, second_node
+from tests.support.nodes import FIRST, NODES, SECOND, THIRD, added_node
 from tests.support.patience import PATIENCE, at_latest
 from tests.support.traffic import in_figures
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[World]:
-    with groups_installed(cluster), second_node(cluster), world(cluster, "e2e-groups-no-loss", GROUPS) as made:
+    with groups_installed(cluster), added_node(cluster), world(cluster, "e2e-groups-no-loss", GROUPS) as made:
         yield made
 
 
@@ -85,15 +85,36 @@ def test_a_drain_ends_one_group_and_waits_with_the_other_until_it_is_back(
 ) -> None:
     """No node is left for the evicted pod: what still serves is not evicted too."""
     story, cluster = f"drain of {node}", served.cluster
-    words = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector=llmservice.dev/service={NAME}")
     with served.story(story):
         served.strike()
-        said = cluster.kubectl("drain", node, *words, "--timeout=30s", expect=None)
-        assert "disruption budget" in said
+        assert "disruption budget" in drain(cluster, node, 30)
         assert sum(map(is_ready, served.answering())) == 1
         cluster.kubectl("uncordon", node)
     record(**served.probe.figures(story))
     served.probe.assert_nothing_lost(story)
+
+
+def test_a_drain_with_a_free_node_moves_one_group_after_the_other(served: World, record: Record) -> None:
+    """There and back, since the third node is gone afterwards."""
+    cluster, figures = served.cluster, {}
+    with added_node(cluster, THIRD):
+        for node, other in ((SECOND, THIRD), (THIRD, SECOND)):
+            story = f"drain of {node} to {other}"
+            with served.story(story):
+                served.strike()
+                drain(cluster, node, served.settles_within)
+                assert {pod["spec"].get("nodeName") for pod in served.pods()} <= {FIRST, other, None}
+            cluster.kubectl("uncordon", node)
+            figures[story] = served.probe.figures(story)
+    record(**figures)
+    for story in figures:
+        served.probe.assert_nothing_lost(story)
+
+
+def drain(cluster: Cluster, node: str, within: float) -> str:
+    """What `kubectl drain` says of the service's pods there."""
+    words = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector=llmservice.dev/service={NAME}")
+    return cluster.kubectl("drain", node, *words, f"--timeout={within:.0f}s", expect=None, timeout=within + 30)
 
 
 def _ready_since(served: World) -> list[tuple[str, str | None]]:

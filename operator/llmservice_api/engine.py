@@ -23,6 +23,11 @@ from llmservice_api.model import Source, parse
 MAX_TOKENS = 134_217_728
 """Above any model's context; small enough that sums do not overflow."""
 
+MAX_NODES = 64
+USUAL_ACCELERATORS = 8
+"""Of one node, as machines for large models are sold."""
+
+Nodes = Annotated[Annotated[int, Field(ge=1, le=MAX_NODES)] | Literal["auto"], integer_or_auto_schema(MAX_NODES)]
 MaxModelLen = Annotated[
     Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal["auto"], integer_or_auto_schema(MAX_TOKENS)
 ]
@@ -133,12 +138,12 @@ class Network(ApiModel):
 class Parallelism(ApiModel):
     """How one replica is spread over accelerators. GPUs of one replica: the product of the three sizes."""
 
-    nodes: int = knob(
+    nodes: Nodes = knob(
         1,
-        description="Spread one replica over this many nodes, with one pod and an equal share of its GPUs on each. For "
-        "models that no node holds; needs LeaderWorkerSet in the cluster (see docs/serving/several-nodes.md).",
-        examples=[2],
-        bounds=(1, 64),
+        description="Spread one replica over this many nodes, with one pod and an equal share of its GPUs on each. "
+        "`auto`: over as few as have enough GPUs. For models that no node holds; needs LeaderWorkerSet in the cluster "
+        "(see docs/serving/several-nodes.md).",
+        examples=[2, "auto"],
     )
     topology_key: TopologyKey | None = knob(
         description="With several nodes: they all have the same value of this node label, such as a rack, an NVLink "
@@ -194,9 +199,25 @@ class Parallelism(ApiModel):
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     @property
+    def node_count(self) -> int:
+        """Nodes of one replica. Until `auto` is resolved, which takes the cluster's nodes, those of usual machines."""
+        if self.nodes != "auto":
+            return self.nodes
+        return next((n for n in self.possible_nodes if self.accelerators <= n * USUAL_ACCELERATORS), 1)
+
+    @property
+    def possible_nodes(self) -> tuple[int, ...]:
+        """Over how many nodes the sizes can be spread evenly, ascending. Data-parallel ranks of a model without experts
+        stay on one: vLLM refuses others."""
+        if self.data_parallel_size > 1 and not self.expert_parallel:
+            return (1,)
+        ranks = self.accelerators if self.data_parallel_size == 1 else self.data_parallel_size
+        return tuple(n for n in range(1, min(ranks, MAX_NODES) + 1) if ranks % n == 0)
+
+    @property
     def accelerators_of_node(self) -> int:
         """GPUs of one of its pods."""
-        return self.accelerators // self.nodes
+        return self.accelerators // self.node_count
 
 
 class Batching(ApiModel):

@@ -124,6 +124,7 @@ SPEC = (
     _claim_of_a_group("startCache"),
     Rule(
         f"!has(self.accelerator) || !has({_CLAIM}) || !has({_CLAIM}.count) || "
+        "(has(self.parallelism) && has(self.parallelism.nodes) && self.parallelism.nodes == 'auto') || "
         f"{_CLAIM}.count * (has(self.parallelism) && has(self.parallelism.nodes) ? self.parallelism.nodes : 1) >= "
         f"{' * '.join(map(_size, ('tensor', 'pipeline', 'data')))}",
         "a pod needs as many devices as GPUs: raise count to the product of the sizes in spec.parallelism over nodes, "
@@ -283,6 +284,8 @@ PRECISION = (
     ),
 )
 
+_SEVERAL_NODES = "(has(self.nodes) && (self.nodes == 'auto' || self.nodes > 1))"
+_ONE_NODE_OR_AUTO = "self.nodes == 'auto' || self.nodes == 1"
 PARALLELISM = (
     Rule(
         "!has(self.expertParallel) || !self.expertParallel || "
@@ -293,7 +296,7 @@ PARALLELISM = (
         ".expertParallel",
     ),
     Rule(
-        "!has(self.nodes) || ((has(self.tensorParallelSize) ? self.tensorParallelSize : 1) * "
+        "!has(self.nodes) || self.nodes == 'auto' || ((has(self.tensorParallelSize) ? self.tensorParallelSize : 1) * "
         "(has(self.pipelineParallelSize) ? self.pipelineParallelSize : 1) * "
         "(has(self.dataParallelSize) ? self.dataParallelSize : 1)) % self.nodes == 0",
         "the GPUs of a replica are divided evenly: set nodes to a divisor of tensorParallelSize x pipelineParallelSize "
@@ -301,26 +304,26 @@ PARALLELISM = (
         ".nodes",
     ),
     Rule(
-        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
+        f"!has(self.nodes) || {_ONE_NODE_OR_AUTO} || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
         "self.dataParallelSize % self.nodes == 0",
         "each node runs as many data-parallel ranks: set dataParallelSize to a multiple of nodes",
         ".dataParallelSize",
     ),
     Rule(
-        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
+        f"!has(self.nodes) || {_ONE_NODE_OR_AUTO} || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
         "(has(self.expertParallel) && self.expertParallel)",
         "data-parallel ranks on several nodes share the experts of a mixture-of-experts model: set expertParallel to "
         "true, or, for other models, nodes and dataParallelSize to 1 and scaling.replicas to the number of copies",
         ".dataParallelSize",
     ),
     Rule(
-        "!has(self.stepTimeoutSeconds) || (has(self.nodes) && self.nodes > 1)",
-        "a step has a limit with several nodes only: set nodes above 1, or remove stepTimeoutSeconds",
+        f"!has(self.stepTimeoutSeconds) || {_SEVERAL_NODES}",
+        "a step has a limit with several nodes only: set nodes above 1 or to auto, or remove stepTimeoutSeconds",
         ".stepTimeoutSeconds",
     ),
     Rule(
-        "!has(self.topologyKey) || (has(self.nodes) && self.nodes > 1)",
-        "only pods of one replica are kept together: set nodes above 1, or remove topologyKey",
+        f"!has(self.topologyKey) || {_SEVERAL_NODES}",
+        "only pods of one replica are kept together: set nodes above 1 or to auto, or remove topologyKey",
         ".topologyKey",
     ),
     Rule(
@@ -329,8 +332,8 @@ PARALLELISM = (
         ".topologyKey",
     ),
     Rule(
-        "!has(self.network) || (has(self.nodes) && self.nodes > 1)",
-        "this is the network between several nodes: set nodes above 1, or remove network",
+        f"!has(self.network) || {_SEVERAL_NODES}",
+        "this is the network between several nodes: set nodes above 1 or to auto, or remove network",
         ".network",
     ),
 )

@@ -19,6 +19,7 @@ from llmservice_planner.devices import ClusterDevices
 from llmservice_planner.model.reading import ConfigReading
 from llmservice_planner.room import Quotas, Room
 
+from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
@@ -59,6 +60,13 @@ class GPUsQuery:
 
     resource: str
     node_selector: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, service: LLMService) -> Self:
+        """Of the nodes that its pods may use."""
+        resource = accelerator_resource(service)
+        assert resource is not None, "services on GPUs without claims have one"
+        return cls(resource, tuple(sorted(service.spec.pod_template.spec.node_selector.items())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.imagecopy import ImageStore
 from localcluster.paths import ClusterPaths
-from localcluster.place import ctr_command, first
+from localcluster.place import ADDED, ctr_command, first
 from localcluster.progress import Progress
 
 RELEASE = "llmservice-operator"
@@ -123,9 +123,10 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
     )
     parser.add_argument("--groups", action="store_true", help="with replicas over several nodes, by LeaderWorkerSet")
     chosen = parser.parse_args(argv)
-    from localcluster import secondnode  # only here: it knows the images by their names in this module
+    from localcluster import addednode  # only here: it knows the images by their names in this module
 
-    if secondnode.is_added(paths):
-        secondnode.copy_images(paths)
+    for name in ADDED:
+        if addednode.is_added(paths, name):
+            addednode.copy_images(paths, name)
     install(local_target(paths, environment), progress, autoscaling=chosen.autoscaling, groups=chosen.groups)
     return 0

@@ -295,8 +295,10 @@ def _claims(service: Json) -> Json:
 
 
 def _nodes(service: Json) -> int:
-    found = ((service.get("spec") or {}).get("parallelism") or {}).get("nodes")
-    return found if isinstance(found, int) else 1
+    """Of a replica; `auto` as the status has it."""
+    stated, effective = service.get("spec") or {}, status_of(service).get("effective") or {}
+    found = ((each.get("parallelism") or {}).get("nodes") for each in (stated, effective))
+    return next((nodes for nodes in found if isinstance(nodes, int)), 1)
 
 
 def _is_autoscaled(service: Json) -> bool:

@@ -185,7 +185,7 @@ def _server(
 
 
 def _ports(llm: LLMService) -> dict[str, int]:
-    is_group = llm.spec.parallelism.nodes > 1
+    is_group = llm.spec.parallelism.node_count > 1
     group = {contract.GROUP_PORT_NAME: contract.GROUP_PORT} if is_group else {}
     http = contract.LEADER_PORT_NAME if is_group else contract.HTTP_PORT_NAME
     return {http: contract.HTTP_PORT, contract.STATE_PORT_NAME: contract.STATE_PORT, **group}
@@ -441,7 +441,7 @@ def _devices(llm: LLMService, chosen: RevisionChoices) -> tuple[Device, ...]:
 
 def _sizes(parallelism: Parallelism) -> dict[str, Any]:
     """Without the number of nodes where it is one: no stored status changes by an upgrade."""
-    left_out = ("network", "topologyKey", *(("nodes",) if parallelism.nodes == 1 else ()))
+    left_out = ("network", "topologyKey", *(("nodes",) if parallelism.node_count == 1 else ()))
     return {name: value for name, value in in_force(parallelism).items() if name not in left_out}
 
 

@@ -14,7 +14,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
 from llmservice_operator.behaviours.fit.assess import FitAssessment, assess
-from llmservice_operator.behaviours.groups import GroupStep, group_step
+from llmservice_operator.behaviours.groups import GroupStep, group_step, with_nodes
 from llmservice_operator.behaviours.holding import (
     HoldingInputs,
     RolloutHolding,
@@ -106,10 +106,13 @@ def decide(inputs: Inputs) -> Decision | Requirements:
     """The decision; or what has to be read first, after which more may be needed."""
     if inputs.parent["metadata"].get("deletionTimestamp") is not None:
         return Decision(notes=(Reason.DELETING.summary,))
-    step = group_step(inputs)
+    known = with_nodes(inputs)
+    if isinstance(known, Requirements):
+        return known
+    step = group_step(known)
     if isinstance(step, Requirements):
         return step
-    inputs = replace(inputs, observed=step.observed)
+    inputs = replace(known, observed=step.observed)
     found, rollback = _decide(inputs)
     return found if isinstance(found, Requirements) else complete(with_groups(found, step), inputs, rollback)
 

@@ -36,7 +36,6 @@ from llmservice_operator.manifests import server
 from llmservice_operator.manifests.devices import driver, written_claim
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
-from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.verdict import (
     Finding,
@@ -292,16 +291,14 @@ def _planned(inputs: Inputs, service: LLMService, asked: PlannerInput) -> Pick |
         return planning.plan_for_input(service, asked)
     if service.spec.accelerator.resource_claims:
         return planning.plan_for_claims(service, asked)
-    selector = tuple(sorted(service.spec.pod_template.spec.node_selector.items()))
     if (claim := service.spec.accelerator.claim) is not None:
         if inputs.devices is not None:
             return planning.pick_claimed(service, asked, inputs.devices.value)
+        selector = tuple(sorted(service.spec.pod_template.spec.node_selector.items()))
         return Requirements(devices=DevicesQuery(driver(service), claim.device_class, selector))
     if inputs.gpus is not None:
         return planning.pick_device(service, asked, inputs.gpus.value)
-    resource = accelerator_resource(service)
-    assert resource is not None, "services on GPUs without claims have one"
-    return Requirements(gpus=GPUsQuery(resource, selector))
+    return Requirements(gpus=GPUsQuery.of(service))
 
 
 def _held_to(found: FitAssessment, service: LLMService) -> FitAssessment:

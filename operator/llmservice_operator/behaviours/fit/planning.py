@@ -170,7 +170,7 @@ def with_remedies(
         return plan
     if is_part(asked.request.device.name, ()):
         most_gpus = 1
-    most_gpus *= service.spec.parallelism.nodes
+    most_gpus *= service.spec.parallelism.node_count
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
     find = _try_remedies if len(spec) <= MAX_CACHED_BYTES else _try_remedies.__wrapped__
     found = find(asked, plan, others, most_gpus, spec)

@@ -173,10 +173,16 @@ HAS_OWN_CONDITION = frozenset(child.kind for child in CHILD_KINDS if child.has_o
 
 LEADER_WORKER_SET = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet")
 
+RESOURCE_CLAIM_TEMPLATE = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
+"""Of Kubernetes 1.34 and later. Where it can be listed, pods may have claims."""
+
 LLMSERVICE = Resource(GROUP, VERSION, PLURAL, KIND)
 BY_KIND: Mapping[str, Resource] = {
     resource.kind: resource
-    for resource in (LLMSERVICE, *resources.STANDARD, LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS))
+    for resource in (
+        *(LLMSERVICE, *resources.STANDARD, LEADER_WORKER_SET, RESOURCE_CLAIM_TEMPLATE),
+        *(child.resource for child in CHILD_KINDS),
+    )
 }
 
 

@@ -6,13 +6,28 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from llmservice_api.base import QUALIFIED_NAME, ApiModel, Many, Quantity, Uri, integer_or_auto_schema, knob
+from llmservice_api.base import (
+    BY_NAME,
+    QUALIFIED_NAME,
+    ApiModel,
+    Many,
+    ObjectName,
+    Quantity,
+    Uri,
+    integer_or_auto_schema,
+    knob,
+)
 from llmservice_api.dtypes import LOAD_METHODS, DType, KVCache, Quantization, Weights, float_dtype
 from llmservice_api.model import Source, parse
 
 MAX_TOKENS = 134_217_728
 """Above any model's context; small enough that sums do not overflow."""
 
+MAX_NODES = 64
+USUAL_ACCELERATORS = 8
+"""Of one node, as machines for large models are sold."""
+
+Nodes = Annotated[Annotated[int, Field(ge=1, le=MAX_NODES)] | Literal["auto"], integer_or_auto_schema(MAX_NODES)]
 MaxModelLen = Annotated[
     Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal["auto"], integer_or_auto_schema(MAX_TOKENS)
 ]
@@ -26,6 +41,13 @@ Interface = Annotated[
     str, StringConstraints(min_length=1, max_length=15, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.@]*[A-Za-z0-9])?$")
 ]
 _DEVICE = r"^[A-Za-z0-9]([-A-Za-z0-9_]*[A-Za-z0-9])?$"
+DeviceAttribute = Annotated[
+    str,
+    StringConstraints(
+        min_length=3, max_length=96, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]{0,31}$"
+    ),
+]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
 class Precision(ApiModel):
@@ -116,12 +138,12 @@ class Network(ApiModel):
 class Parallelism(ApiModel):
     """How one replica is spread over accelerators. GPUs of one replica: the product of the three sizes."""
 
-    nodes: int = knob(
+    nodes: Nodes = knob(
         1,
-        description="Spread one replica over this many nodes, with one pod and an equal share of its GPUs on each. For "
-        "models that no node holds; needs LeaderWorkerSet in the cluster (see docs/serving/several-nodes.md).",
-        examples=[2],
-        bounds=(1, 64),
+        description="Spread one replica over this many nodes, with one pod and an equal share of its GPUs on each. "
+        "`auto`: over as few as have enough GPUs. For models that no node holds; needs LeaderWorkerSet in the cluster "
+        "(see docs/serving/several-nodes.md).",
+        examples=[2, "auto"],
     )
     topology_key: TopologyKey | None = knob(
         description="With several nodes: they all have the same value of this node label, such as a rack, an NVLink "
@@ -182,9 +204,25 @@ class Parallelism(ApiModel):
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     @property
+    def node_count(self) -> int:
+        """Nodes of one replica. Until `auto` is resolved, which takes the cluster's nodes, those of usual machines."""
+        if self.nodes != "auto":
+            return self.nodes
+        return next((n for n in self.possible_nodes if self.accelerators <= n * USUAL_ACCELERATORS), 1)
+
+    @property
+    def possible_nodes(self) -> tuple[int, ...]:
+        """Over how many nodes the sizes can be spread evenly, ascending. Data-parallel ranks of a model without experts
+        stay on one: vLLM refuses others."""
+        if self.data_parallel_size > 1 and not self.expert_parallel:
+            return (1,)
+        ranks = self.accelerators if self.data_parallel_size == 1 else self.data_parallel_size
+        return tuple(n for n in range(1, min(ranks, MAX_NODES) + 1) if ranks % n == 0)
+
+    @property
     def accelerators_of_node(self) -> int:
         """GPUs of one of its pods."""
-        return self.accelerators // self.nodes
+        return self.accelerators // self.node_count
 
 
 class Batching(ApiModel):
@@ -288,6 +326,39 @@ class Batching(ApiModel):
     )
 
 
+class ResourceClaim(ApiModel):
+    """A claim of each pod, made from a ResourceClaimTemplate of the namespace."""
+
+    name: Label = Field(description="Name of the claim within the pod.", examples=["gpus"])
+    resource_claim_template_name: ObjectName = Field(
+        description="Name of a ResourceClaimTemplate in the same namespace.", examples=["two-gpus"]
+    )
+    request: Label | None = knob(
+        description="The server gets the devices of this request of the claim only. Default: of all.",
+        examples=["gpu"],
+    )
+
+
+class DeviceClaim(ApiModel):
+    """A claim that the operator writes for each pod, of devices on which the model fits."""
+
+    device_class: ObjectName = Field(description="Name of the DeviceClass of the devices.", examples=["gpu.nvidia.com"])
+    driver: ObjectName | None = knob(
+        description="Driver of the devices, by whose name their memory is asked for. Default: gpu.nvidia.com, or "
+        "gpu.amd.com.",
+        examples=["gpu.nvidia.com"],
+    )
+    count: int | None = knob(
+        description="How many devices a pod claims. Default: its GPUs by spec.parallelism.",
+        examples=[2],
+        bounds=(1, 64),
+    )
+    match_attribute: DeviceAttribute | None = knob(
+        description="All devices of a pod have the same value of this attribute.",
+        examples=["resource.kubernetes.io/pcieRoot"],
+    )
+
+
 class Accelerator(ApiModel):
     """What the model runs on."""
 
@@ -310,6 +381,19 @@ class Accelerator(ApiModel):
         "vendor's device plugin or time-slicing advertises. Default: nvidia.com/gpu or amd.com/gpu.",
         examples=["nvidia.com/mig-3g.40gb"],
     )
+    resource_claims: Many[ResourceClaim] | None = knob(
+        description="Devices by dynamic resource allocation (Kubernetes 1.34), in place of resourceName: claims that "
+        "ResourceClaimTemplates of yours describe. See docs/serving/dynamic-resources.md.",
+        examples=[[{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]],
+        min_length=1,
+        max_length=8,
+        json_schema_extra=BY_NAME,
+    )
+    claim: DeviceClaim | None = knob(
+        description="The same by a claim that the operator writes from the plan: of devices with the memory that the "
+        "model needs, whatever their name.",
+        examples=[{"deviceClass": "gpu.nvidia.com"}],
+    )
     memory: Quantity | None = knob(
         description="Memory of one GPU, for the plan when neither a node nor the operator's catalogue can say.",
         examples=["80Gi"],
@@ -321,6 +405,11 @@ class Accelerator(ApiModel):
         examples=[0.9],
         flag="--gpu-memory-utilization",
     )
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether its devices are allocated by claims, and are no extended resource of the container."""
+        return bool(self.resource_claims) or self.claim is not None
 
 
 _Flash = Literal["FLASH_ATTN", "FLASH_ATTN_DIFFKV", "FLASH_ATTN_MLA", "FLASH_ATTN_MLA_SPARSE"]

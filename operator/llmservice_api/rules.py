@@ -101,6 +101,13 @@ def _claim_of_a_group(claim: str) -> Rule:
     )
 
 
+def _size(kind: str) -> str:
+    """CEL: a size in spec.parallelism."""
+    field = f"self.parallelism.{kind}ParallelSize"
+    return f"(has(self.parallelism) && has({field}) ? {field} : 1)"
+
+
+_CLAIM = "self.accelerator.claim"
 _TOPOLOGY = "self.parallelism.topologyKey"
 _AFFINITY = "self.podTemplate.spec.affinity"
 SPEC = (
@@ -115,6 +122,15 @@ SPEC = (
         ".podTemplate.spec.affinity",
     ),
     _claim_of_a_group("startCache"),
+    Rule(
+        f"!has(self.accelerator) || !has({_CLAIM}) || !has({_CLAIM}.count) || "
+        "(has(self.parallelism) && has(self.parallelism.nodes) && self.parallelism.nodes == 'auto') || "
+        f"{_CLAIM}.count * (has(self.parallelism) && has(self.parallelism.nodes) ? self.parallelism.nodes : 1) >= "
+        f"{' * '.join(map(_size, ('tensor', 'pipeline', 'data')))}",
+        "a pod needs as many devices as GPUs: raise count to the product of the sizes in spec.parallelism over nodes, "
+        "or remove it",
+        ".accelerator.claim.count",
+    ),
     *(
         Rule(
             f"!has(self.model.{to_camel(access.field)}) || {_any_uri(*names)}",
@@ -268,6 +284,8 @@ PRECISION = (
     ),
 )
 
+_SEVERAL_NODES = "(has(self.nodes) && (self.nodes == 'auto' || self.nodes > 1))"
+_ONE_NODE_OR_AUTO = "self.nodes == 'auto' || self.nodes == 1"
 PARALLELISM = (
     Rule(
         "!has(self.expertParallel) || !self.expertParallel || "
@@ -278,7 +296,7 @@ PARALLELISM = (
         ".expertParallel",
     ),
     Rule(
-        "!has(self.nodes) || ((has(self.tensorParallelSize) ? self.tensorParallelSize : 1) * "
+        "!has(self.nodes) || self.nodes == 'auto' || ((has(self.tensorParallelSize) ? self.tensorParallelSize : 1) * "
         "(has(self.pipelineParallelSize) ? self.pipelineParallelSize : 1) * "
         "(has(self.dataParallelSize) ? self.dataParallelSize : 1)) % self.nodes == 0",
         "the GPUs of a replica are divided evenly: set nodes to a divisor of tensorParallelSize x pipelineParallelSize "
@@ -286,33 +304,32 @@ PARALLELISM = (
         ".nodes",
     ),
     Rule(
-        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
+        f"!has(self.nodes) || {_ONE_NODE_OR_AUTO} || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
         "self.dataParallelSize % self.nodes == 0",
         "each node runs as many data-parallel ranks: set dataParallelSize to a multiple of nodes",
         ".dataParallelSize",
     ),
     Rule(
-        "!has(self.nodes) || self.nodes == 1 || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
+        f"!has(self.nodes) || {_ONE_NODE_OR_AUTO} || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
         "(has(self.expertParallel) && self.expertParallel)",
         "data-parallel ranks on several nodes share the experts of a mixture-of-experts model: set expertParallel to "
         "true, or, for other models, nodes and dataParallelSize to 1 and scaling.replicas to the number of copies",
         ".dataParallelSize",
     ),
     Rule(
-        "!has(self.dataParallelMode) || (has(self.nodes) && self.nodes > 1 && has(self.dataParallelSize) && "
-        "self.dataParallelSize > 1)",
-        "it balances between data-parallel engines on several nodes: set nodes above 1, dataParallelSize to a multiple "
-        "of it and expertParallel to true, or remove dataParallelMode",
+        f"!has(self.dataParallelMode) || ({_SEVERAL_NODES} && has(self.dataParallelSize) && self.dataParallelSize > 1)",
+        "it balances between data-parallel engines on several nodes: set nodes above 1 or to auto, dataParallelSize to "
+        "a multiple of it and expertParallel to true, or remove dataParallelMode",
         ".dataParallelMode",
     ),
     Rule(
-        "!has(self.stepTimeoutSeconds) || (has(self.nodes) && self.nodes > 1)",
-        "a step has a limit with several nodes only: set nodes above 1, or remove stepTimeoutSeconds",
+        f"!has(self.stepTimeoutSeconds) || {_SEVERAL_NODES}",
+        "a step has a limit with several nodes only: set nodes above 1 or to auto, or remove stepTimeoutSeconds",
         ".stepTimeoutSeconds",
     ),
     Rule(
-        "!has(self.topologyKey) || (has(self.nodes) && self.nodes > 1)",
-        "only pods of one replica are kept together: set nodes above 1, or remove topologyKey",
+        f"!has(self.topologyKey) || {_SEVERAL_NODES}",
+        "only pods of one replica are kept together: set nodes above 1 or to auto, or remove topologyKey",
         ".topologyKey",
     ),
     Rule(
@@ -321,8 +338,8 @@ PARALLELISM = (
         ".topologyKey",
     ),
     Rule(
-        "!has(self.network) || (has(self.nodes) && self.nodes > 1)",
-        "this is the network between several nodes: set nodes above 1, or remove network",
+        f"!has(self.network) || {_SEVERAL_NODES}",
+        "this is the network between several nodes: set nodes above 1 or to auto, or remove network",
         ".network",
     ),
 )
@@ -413,6 +430,8 @@ ACCELERATOR = (
         for field, message in (
             ("products", "a CPU service asks for no GPU: remove products, or set type to nvidia or amd"),
             ("resourceName", "a CPU service asks for no GPU: remove resourceName, or set type to nvidia or amd"),
+            ("claim", "a CPU service asks for no GPU: remove claim, or set type to nvidia or amd"),
+            ("resourceClaims", "a CPU service asks for no GPU: remove resourceClaims, or set type to nvidia or amd"),
             ("memory", "is the memory of one GPU: remove it, and size a CPU service with spec.runtime.resources"),
             (
                 "gpuMemoryUtilization",
@@ -426,6 +445,19 @@ ACCELERATOR = (
         "!self.resourceName.matches('^([^/]*[.])?kubernetes[.]io/') && !self.resourceName.startsWith('requests.'))",
         "must be a device plugin's resource with its domain, for example nvidia.com/gpu or nvidia.com/mig-3g.40gb",
         ".resourceName",
+    ),
+    *(
+        Rule(
+            f"!(has(self.resourceClaims) || has(self.claim)) || !has(self.{field})",
+            f"claims choose the devices: remove {field}, or the claims",
+            f".{field}",
+        )
+        for field in ("products", "resourceName")
+    ),
+    Rule(
+        "!has(self.resourceClaims) || !has(self.claim)",
+        "either the operator writes the claim or you do: remove claim or resourceClaims",
+        ".claim",
     ),
 )
 

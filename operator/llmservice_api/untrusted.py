@@ -105,6 +105,11 @@ class _Start(_Part):
     usual_seconds: _Seconds | None = None
 
 
+class _Claim(_Part):
+    name: Word
+    spec: dict[str, Any]
+
+
 class _Chosen(_Part):
     gpu: Word | None = None
     excluded_gpus: Annotated[list[Word], Field(max_length=1024)] | None = None
@@ -114,6 +119,7 @@ class _Chosen(_Part):
     start: _Start | None = None
     update_requested: str | None = None
     spec: dict[str, Any] | None = None
+    claim: _Claim | None = None
 
 
 class _Metadata(_Part):

@@ -24,7 +24,7 @@ from kubeloop.lease import Lease
 from kubeloop.queue import WorkQueue
 from kubeloop.resources import Key
 from kubeloop.transport import Transport
-from llmservice_api.constants import LEADER_WORKER_SET, LLMSERVICE, OPERATOR, SPLIT_ANNOTATION
+from llmservice_api.constants import LEADER_WORKER_SET, LLMSERVICE, OPERATOR, RESOURCE_CLAIM_TEMPLATE, SPLIT_ANNOTATION
 from llmservice_runtime.health import watchdog
 from prometheus_client import disable_created_metrics
 
@@ -147,7 +147,7 @@ class Operator:
         }
         self._ctx.is_current = lambda parent: self._resync_of(parent.namespace).is_current(parent.uid)
         self._children = ChildrenWatch(transport, handler, namespaces, self._sync, children)
-        unwatched = frozenset({LEADER_WORKER_SET.kind}) - {kind.kind for kind in children}
+        unwatched = frozenset({LEADER_WORKER_SET.kind, RESOURCE_CLAIM_TEMPLATE.kind}) - {kind.kind for kind in children}
         self._ctx.hidden = lambda namespace: self._sync.hidden(namespace) | unwatched
         self._stop = asyncio.Event()
         self._leading = asyncio.Event()

@@ -17,6 +17,7 @@ from llmservice_api.constants import (
     HAS_OWN_CONDITION,
     LEADER_WORKER_SET,
     NETWORK_POLICY,
+    RESOURCE_CLAIM_TEMPLATE,
     VERBS,
     claim_names,
 )
@@ -39,6 +40,7 @@ from llmservice_operator.manifests.children import (
     has_adapters_config,
 )
 from llmservice_operator.manifests.children import service as service_manifest
+from llmservice_operator.manifests.devices import claim_template, claimed_templates
 from llmservice_operator.manifests.meta import (
     Manifest,
     Owner,
@@ -61,9 +63,11 @@ from llmservice_operator.observe.observed import (
     ownership,
 )
 from llmservice_operator.observe.verdict import Obstacle
-from llmservice_operator.revisions import DesiredRevision
+from llmservice_operator.revisions import DesiredRevision, own_revisions
 from llmservice_operator.workload.kinds import WORKLOADS, workload_of
 from llmservice_operator.workload.port import Strategy, WorkloadFacts
+
+Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +131,22 @@ def held_edit_children(
     service: LLMService,
     observed: Observed,
     live: WorkloadFacts,
-    template: Manifest | None,
+    record: Json | None,
     strategy: Strategy,
     listed: str | None,
     settings: Settings,
 ) -> list[DesiredChild]:
     """Children while an edit is held: the serving revision, with everything that needs no restart.
 
-    The workload `live` keeps its template (None: unknown, it stays unchanged). The list of adapters waits with the
-    edit, since pods may lack what it needs: `listed` is the digest of the applied list.
+    The workload `live` keeps the template of its `record` (None: unknown, it stays unchanged). The list of adapters
+    waits with the edit, since pods may lack what it needs: `listed` is the digest of the applied list.
     """
-    is_every_pod = _is_every_pod(template or live.template(), observed)
+    template = live.template() if record is None else record["template"]
+    is_every_pod = _is_every_pod(template, observed)
     manifests = [_listing(service_manifest(service, live.nodes, is_every_pod=is_every_pod), listed)]
-    if template is not None:
+    if record is not None:
+        claimed = (record.get("chosen") or {}).get("claim")
+        manifests += [claim_template(service, claimed)] if claimed else []
         manifests.append(workload_of(template).manifest(service, template, strategy))
     manifests += declared_manifests(service, settings)
     return [with_hash(manifest) for manifest in manifests]
@@ -224,6 +231,8 @@ def _manifests(
     is_every_pod = answers_on_every_pod(revision.template)
     yield service_manifest(service, nodes_of(revision.template), is_every_pod=is_every_pod)
     yield from (claim_manifest(service, claim) for claim in claims(service, asked))
+    if revision.chosen.claim is not None:
+        yield claim_template(service, revision.chosen.claim)
     yield controller_revision(
         service,
         label=revision.label,
@@ -248,7 +257,7 @@ RETRY_SECONDS = 60.0
 """Seconds after a refusal of an optional child or of a deletion."""
 _NEEDED = frozenset({"ConfigMap", "ControllerRevision", *(workload.kind for workload in WORKLOADS)})
 """Kinds whose refusal stops the applies after them: pods would have another list, record or template."""
-_NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim"})
+_NEEDED_ONCE = frozenset({"Service", "PersistentVolumeClaim", RESOURCE_CLAIM_TEMPLATE.kind})
 """Kinds that must exist before pods; a refused change of an existing one stops nothing."""
 
 
@@ -334,6 +343,21 @@ def groups_unseen(service: LLMService, observed: Observed, template: Manifest) -
     remedy = "Install LeaderWorkerSet and set groups.enabled of the operator's chart"
     remedy += ", also to move to one node." if pods else ", or set spec.parallelism.nodes to 1."
     return Obstacle(Reason.ADMISSION_REFUSED, f"{what}: {kind.full_name} cannot be listed.", remedy=remedy)
+
+
+def claims_unseen(service: LLMService, observed: Observed, template: Manifest) -> Obstacle | None:
+    """Why no pod with claims of devices is made: before Kubernetes 1.34 they may be dropped without a word, and the pod
+    would start without a GPU."""
+    kind = RESOURCE_CLAIM_TEMPLATE
+    if kind.kind not in observed.hidden or not (template.get("spec") or {}).get("resourceClaims"):
+        return None
+    message = f"Pods with claims of devices are not made: {kind.full_name} of {kind.api_version} cannot be listed."
+    field = "resourceClaims" if service.spec.accelerator.resource_claims else "claim"
+    remedy = (
+        "Set dynamicResources.enabled of the operator's chart, on Kubernetes 1.34 or later, or ask for devices of a "
+        f"device plugin: remove spec.accelerator.{field}."
+    )
+    return Obstacle(Reason.ADMISSION_REFUSED, message, remedy=remedy)
 
 
 def applies(service: LLMService, observed: Observed, children: list[DesiredChild]) -> Iterator[Apply]:
@@ -433,7 +457,21 @@ def prunes(
     was_listed = endpoint is not None and endpoint.adapters is not None and _may_prune(endpoint, service)
     if was_listed and not has_adapters_config(service):
         yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
+    yield from _old_claim_templates(service, observed, desired)
     yield from _old_revisions(service, observed, desired)
+
+
+def _old_claim_templates(service: LLMService, observed: Observed, desired: DesiredRevision) -> Iterator[Prune]:
+    """Those that no revision needs which runs, or to which a rollback may return."""
+    kept = claimed_templates(desired.template)
+    others = [each for each in observed.claim_templates if each.name not in kept and _is_own(each, service)]
+    if not others:
+        return
+    for record in own_revisions(service, observed):
+        kept |= claimed_templates(record.data()["template"])
+    for each in others:
+        if each.name not in kept:
+            yield Prune(each.kind, each.name, each.uid, "no recorded revision claims devices by it")
 
 
 def mounted_claims(template: Manifest) -> set[str]:

@@ -15,9 +15,11 @@ from llmservice_api.holding import Activators, PortClaim
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.devices import ClusterDevices
 from llmservice_planner.model.reading import ConfigReading
 from llmservice_planner.room import Quotas, Room
 
+from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
@@ -57,6 +59,22 @@ class GPUsQuery:
     """GPUs of an extended resource on nodes with these labels."""
 
     resource: str
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, service: LLMService) -> Self:
+        """Of the nodes that its pods may use."""
+        resource = accelerator_resource(service)
+        assert resource is not None, "services on GPUs without claims have one"
+        return cls(resource, tuple(sorted(service.spec.pod_template.spec.node_selector.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesQuery:
+    """Devices of a driver that a class selects, on nodes with these labels."""
+
+    driver: str
+    device_class: str
     node_selector: tuple[tuple[str, str], ...] = ()
 
 
@@ -109,6 +127,7 @@ class Requirements:
     reading: str | None = None
     """The model's configuration as JSON text."""
     gpus: GPUsQuery | None = None
+    devices: DevicesQuery | None = None
     room: RoomQuery | None = None
     pod_events: tuple[str, ...] = ()
     """Names of the pods."""
@@ -171,6 +190,8 @@ class Inputs:
     """The model's parsed configuration."""
     gpus: Part[ClusterGPUs] | None = None
     """GPUs of the nodes."""
+    devices: Part[ClusterDevices] | None = None
+    """Devices that drivers publish."""
     room: Part[Room] | None = None
     """Free resources of the nodes."""
     pod_events: Part[PodEvents] | None = None

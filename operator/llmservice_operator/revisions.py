@@ -27,6 +27,7 @@ from llmservice_runtime.contract import API_KEYS_FILE
 from llmservice_operator.decision import UpdatePermission
 from llmservice_operator.facts.children import RevisionFacts
 from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.manifests.devices import written_claim
 from llmservice_operator.manifests.meta import Manifest
 from llmservice_operator.manifests.pod_template import pod_template, server_arguments
 from llmservice_operator.manifests.revision import (
@@ -220,7 +221,8 @@ def desired_revision(
         )
     requested = _requested(service)
     start, spec = start_plan(service, chosen.plan), recorded_spec(service.spec)
-    chosen = replace(chosen, start=start, update_requested=requested, spec=spec, recorded=None)
+    claimed = chosen.claim or written_claim(service)
+    chosen = replace(chosen, start=start, update_requested=requested, spec=spec, claim=claimed, recorded=None)
     rendered = pod_template(service, settings, chosen)
     is_first = match.latest is None or (requested is None and not match.is_rerendered)
     label = match.key if is_first else revision_label(match.key, rendered, requested)

@@ -48,6 +48,8 @@ _CPU = (128, 2048)
 _SMALL = (256, 2048)
 _LARGE = (1024, 8192)
 _LARGEST = (1024, 16384)
+LARGER_FROM = (70, 160)
+"""GiB of a GPU from which on these are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,11 @@ def _defaults(request: Request) -> tuple[int, int]:
         return _SMALL
     if device.is_cpu:
         return _CPU
-    if device.memory_gib >= 160:
+    large, largest = LARGER_FROM
+    if device.memory_gib >= largest:
         return _LARGEST
     # Large batches slow an A100 down (vLLM PR 17885).
-    if device.memory_gib >= 70 and "a100" not in device.name.lower():
+    if device.memory_gib >= large and "a100" not in device.name.lower():
         return _LARGE
     return _SMALL
 

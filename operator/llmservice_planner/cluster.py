@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Self
+
+from llmservice_api.engine import Parallelism
 
 from llmservice_planner import gpus
 from llmservice_planner.plan import Device, Fit
@@ -188,6 +190,26 @@ def _size(offer: Offer) -> tuple[float, tuple[int, int], str]:
     if offer.device is None:
         return (float("inf"), (0, 0), offer.product or "")
     return (offer.device.memory_gib, offer.device.capability or (0, 0), offer.device.name)
+
+
+def fewest_nodes(
+    parallelism: Parallelism, cluster: ClusterGPUs, tolerations: Sequence[Json], products: Collection[str]
+) -> int:
+    """The fewest nodes with one product (of these, if any are named) that have the GPUs of a replica, an equal share
+    each. Where there are too few nodes: by the most GPUs of one; without any: by those of usual machines."""
+    reachable = (group for group in _reachable(cluster, tolerations) if group.sharing is None)
+    groups = [group for group in reachable if not products or group.product in products]
+    most = max((group.per_node for group in groups), default=0)
+    enough = None
+    for number in parallelism.possible_nodes:
+        share = parallelism.accelerators // number
+        there = Counter[str | None]()
+        for group in groups:
+            there[group.product] += group.nodes if group.per_node >= share else 0
+        if max(there.values(), default=0) >= number:
+            return number
+        enough = number if enough is None and share <= most else enough
+    return enough or parallelism.node_count
 
 
 def tolerations_missing(

@@ -59,6 +59,16 @@ class GPUDemand:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimNeed:
+    """What a claim asks of each device beside its class."""
+
+    gib: int | None = None
+    """Memory as drivers publish it; None: any."""
+    excluded: tuple[str, ...] = ()
+    """Products that have the memory and on which the model does not run, as their driver writes them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pick:
     """The choice and its plan."""
 
@@ -75,6 +85,8 @@ class Pick:
     """Without products in the spec: those on which the model does not fit, of nodes and of clouds."""
     left_out: tuple[str, ...] = ()
     """Architectures of nodes that the images are not built for, where other nodes have the GPU."""
+    need: ClaimNeed | None = None
+    """What a claim of devices asks for; None: any device of its class."""
 
 
 def pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:

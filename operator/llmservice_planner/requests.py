@@ -94,7 +94,7 @@ def request_of(
         pipeline_parallel_size=parallelism.pipeline_parallel_size,
         data_parallel_size=parallelism.data_parallel_size,
         enable_expert_parallel=parallelism.expert_parallel,
-        nodes=parallelism.nodes,
+        nodes=parallelism.node_count,
         gpu_memory_utilization=spec.accelerator.gpu_memory_utilization,
         kv_cache_memory_bytes=_kv_bytes(spec.runtime.extra_args),
         max_model_len=batching.max_model_len,

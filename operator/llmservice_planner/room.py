@@ -8,7 +8,8 @@ ResourceQuota chooses its content, so it is read only here, within bounds.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_FLOOR, Decimal
@@ -163,11 +164,32 @@ def places_by_domain(
 ) -> Mapping[str, int]:
     """Pods for which there is room, at most so many on each node, by the nodes' value of a label: nodes without it do
     not count. Without a label all nodes are one domain, which is called ""."""
-    found: Counter[str] = Counter()
+    found = by_domain(nodes, label).items()
+    return {domain: sum(min(room_on(node), most) for node in within) for domain, within in found}
+
+
+def replicas_by_domain(
+    nodes: Iterable[NodeRoom], label: str | None, room_on: Callable[[NodeRoom], int], size: int
+) -> Mapping[str, int]:
+    """Replicas of `size` pods, on a node each, for which there is room; by domain as in `places_by_domain`."""
+    return {
+        domain: _replicas([room_on(node) for node in within], size)
+        for domain, within in by_domain(nodes, label).items()
+    }
+
+
+def _replicas(places: Sequence[int], size: int) -> int:
+    """The most k with k * size places, where of one node k count at most: each replica has one pod there at most."""
+    numbers = range(1, sum(places) // size + 1)
+    return bisect_left(numbers, True, key=lambda k: sum(min(each, k) for each in places) < k * size)
+
+
+def by_domain(nodes: Iterable[NodeRoom], label: str | None) -> Mapping[str, list[NodeRoom]]:
+    found = defaultdict[str, list[NodeRoom]](list)
     for node in nodes:
         domain = "" if label is None else node.labels.get(label)
         if domain is not None:
-            found[domain] += min(room_on(node), most)
+            found[domain].append(node)
     return found
 
 

@@ -203,6 +203,8 @@ SETTINGS: dict[str, tuple[JSON, JSON]] = {
         {"groups": {"enabled": True, "networkPolicy": False, "nodeAutoscaler": True}},
         {"has_groups": True, "has_group_policy": False, "has_node_autoscaler": True},
     ),
+    "no claims": ({}, {"has_dynamic_resources": False}),
+    "claims": ({"dynamicResources": {"enabled": True}}, {"has_dynamic_resources": True}),
     "no scaler": ({}, {"scaler_address": None, "scaler_authentication": None}),
     "sizes": (
         {"services": {"cpuOnlyMemoryGib": 7, "cpuOnlyCpu": "2"}},
@@ -221,6 +223,7 @@ def test_the_operator_understands_its_settings(values: JSON, expected: JSON) -> 
 def test_every_setting_has_a_value_in_the_chart() -> None:
     groups = {"enabled": True, "networkPolicy": False, "nodeAutoscaler": True}
     every = AUTOSCALED | {"services": {"helperCpu": "200m", "helperMemory": "128Mi"}, "groups": groups}
+    every |= {"dynamicResources": {"enabled": True}}
     text = only(render(every), "ConfigMap")["data"]["settings.yaml"]
     known = {re.sub(r"_(.)", lambda found: found[1].upper(), field.name) for field in dataclasses.fields(Settings)}
     assert set(yaml.safe_load(text)["services"]) == known

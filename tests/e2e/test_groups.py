@@ -17,7 +17,7 @@ from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
 from tests.support.host import engine_of
 from tests.support.measured import Record
-from tests.support.nodes import NODES, SECOND, second_node
+from tests.support.nodes import NODES, SECOND, added_node
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 from tests.support.prometheus import wait_for_samples
 from tests.support.services import stand_in
@@ -29,7 +29,7 @@ WIDE = stand_in(NAME, {"start_seconds": 2}, parallelism={**TWO_NODES, "network":
 
 @pytest.fixture(scope="module", autouse=True)
 def groups(cluster: Cluster) -> Iterator[None]:
-    with groups_installed(cluster), second_node(cluster):
+    with groups_installed(cluster), added_node(cluster):
         yield
 
 
@@ -94,8 +94,9 @@ SHORT = "groups.test/gpu"
 
 
 def on_gpus(name: str) -> JSON:
+    """Over as many nodes as have the GPUs of a replica."""
     accelerator = {"type": "nvidia", "resourceName": SHORT}
-    return stand_in(name, {"start_seconds": 2}, accelerator=accelerator, parallelism=TWO_NODES)
+    return stand_in(name, {"start_seconds": 2}, accelerator=accelerator, parallelism={**TWO_NODES, "nodes": "auto"})
 
 
 def test_of_two_groups_with_room_for_one_one_serves_and_the_other_holds_no_gpu(

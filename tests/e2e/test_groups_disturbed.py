@@ -11,6 +11,7 @@ from tests.e2e.disturbances import (
     BLIND_STORIES,
     GROUPS,
     KNOWN_WITHIN,
+    NAME,
     OPERATOR_STORIES,
     STORIES,
     Story,
@@ -25,7 +26,7 @@ from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.groups import by_rank, groups_installed, kill_vllm
 from tests.support.host import terminate
 from tests.support.measured import Record
-from tests.support.nodes import second_node
+from tests.support.nodes import FIRST, NODES, SECOND, THIRD, added_node
 from tests.support.patience import PATIENCE, at_latest
 from tests.support.traffic import in_figures
 
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Iterator[World]:
-    with groups_installed(cluster), second_node(cluster), world(cluster, "e2e-groups-no-loss", GROUPS) as made:
+    with groups_installed(cluster), added_node(cluster), world(cluster, "e2e-groups-no-loss", GROUPS) as made:
         yield made
 
 
@@ -76,6 +77,44 @@ def test_a_killed_vllm_loses_what_its_own_group_answers(served: World, record: R
     assert reported.lost_in_flight, "what its group was answering"
     assert all(row.sent - moment < at_latest(KNOWN_WITHIN) for row in later), probe.of(story)
     assert _ready_since(served) == others, "the other group went on"
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_drain_ends_one_group_and_waits_with_the_other_until_it_is_back(
+    served: World, record: Record, node: str
+) -> None:
+    """No node is left for the evicted pod: what still serves is not evicted too."""
+    story, cluster = f"drain of {node}", served.cluster
+    with served.story(story):
+        served.strike()
+        assert "disruption budget" in drain(cluster, node, 30)
+        assert sum(map(is_ready, served.answering())) == 1
+        cluster.kubectl("uncordon", node)
+    record(**served.probe.figures(story))
+    served.probe.assert_nothing_lost(story)
+
+
+def test_a_drain_with_a_free_node_moves_one_group_after_the_other(served: World, record: Record) -> None:
+    """There and back, since the third node is gone afterwards."""
+    cluster, figures = served.cluster, {}
+    with added_node(cluster, THIRD):
+        for node, other in ((SECOND, THIRD), (THIRD, SECOND)):
+            story = f"drain of {node} to {other}"
+            with served.story(story):
+                served.strike()
+                drain(cluster, node, served.settles_within)
+                assert {pod["spec"].get("nodeName") for pod in served.pods()} <= {FIRST, other, None}
+            cluster.kubectl("uncordon", node)
+            figures[story] = served.probe.figures(story)
+    record(**figures)
+    for story in figures:
+        served.probe.assert_nothing_lost(story)
+
+
+def drain(cluster: Cluster, node: str, within: float) -> str:
+    """What `kubectl drain` says of the service's pods there."""
+    words = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector=llmservice.dev/service={NAME}")
+    return cluster.kubectl("drain", node, *words, f"--timeout={within:.0f}s", expect=None, timeout=within + 30)
 
 
 def _ready_since(served: World) -> list[tuple[str, str | None]]:

@@ -18,9 +18,9 @@ from tests.e2e.conftest import own_namespace
 from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
-from tests.support.host import losing_packets, pause, without
+from tests.support.host import cpu_seconds, losing_packets, pause, supervisor_of, without
 from tests.support.measured import Record
-from tests.support.nodes import FIRST, SECOND, SecondNode, await_condition, second_node
+from tests.support.nodes import FIRST, SECOND, AddedNode, added_node, await_condition
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_latest, at_most
 from tests.support.rolling import events
 from tests.support.services import merge, stand_in
@@ -37,8 +37,8 @@ _NUMBERS = count()
 
 
 @pytest.fixture(scope="module")
-def node(cluster: Cluster) -> Iterator[SecondNode]:
-    with groups_installed(cluster), second_node(cluster) as node, own_namespace(cluster, NAMESPACE):
+def node(cluster: Cluster) -> Iterator[AddedNode]:
+    with groups_installed(cluster), added_node(cluster) as node, own_namespace(cluster, NAMESPACE):
         yield node
 
 
@@ -51,7 +51,7 @@ def new_group(cluster: Cluster, behaviour: Mapping[str, Any], **spec: Any) -> It
 
 
 @pytest.fixture
-def wide(cluster: Cluster, node: SecondNode) -> Iterator[WideService]:
+def wide(cluster: Cluster, node: AddedNode) -> Iterator[WideService]:
     """One that serves."""
     with new_group(cluster, {"start_seconds": 2}) as service:
         service.await_served()
@@ -82,7 +82,7 @@ def test_a_cut_network_ends_the_endpoint_and_the_group_comes_back_with_it(wide: 
 RACK = "groups.test/rack"
 
 
-def test_all_pods_of_a_replica_are_in_one_domain_or_hold_nothing(cluster: Cluster, node: SecondNode) -> None:
+def test_all_pods_of_a_replica_are_in_one_domain_or_hold_nothing(cluster: Cluster, node: AddedNode) -> None:
     try:
         for name, rack in ((FIRST, "r1"), (SECOND, "r2")):
             cluster.kubectl("label", "node", name, f"{RACK}={rack}")
@@ -103,13 +103,13 @@ def test_all_pods_of_a_replica_are_in_one_domain_or_hold_nothing(cluster: Cluste
 
 
 @contextmanager
-def stopped_kubelet(node: SecondNode, name: str) -> Iterator[None]:
+def stopped_kubelet(node: AddedNode, name: str) -> Iterator[None]:
     """The node's containers go on."""
     if name == FIRST:
         with without(node.cluster, "kubelet"):
             yield
         return
-    processes.stop(node.cluster.paths, place.second(node.cluster.paths).component("kubelet"))
+    processes.stop(node.cluster.paths, place.added(node.cluster.paths).component("kubelet"))
     try:
         yield
     finally:
@@ -118,7 +118,7 @@ def stopped_kubelet(node: SecondNode, name: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("rank", [1, 0], ids=["a worker's", "the leader's"])
 def test_a_stopped_kubelet_restarts_nothing_and_only_the_leaders_ends_the_endpoint(
-    cluster: Cluster, node: SecondNode, wide: WideService, record: Record, rank: int
+    cluster: Cluster, node: AddedNode, wide: WideService, record: Record, rank: int
 ) -> None:
     runs, name = wide.runs(), wide.members()[rank]["spec"]["nodeName"]
     with stopped_kubelet(node, name):
@@ -164,7 +164,7 @@ def test_ten_minutes_of_full_load_cost_no_readiness(cluster: Cluster, wide: Wide
 
 
 def test_a_worker_that_dies_while_it_starts_is_named_and_the_group_starts_again(
-    cluster: Cluster, node: SecondNode, record: Record
+    cluster: Cluster, node: AddedNode, record: Record
 ) -> None:
     with new_group(cluster, {"start_seconds": 20}) as wide:
         eventually("vLLM of both is started", lambda: wide.steps() == ["Running", "Running"], PATIENCE)
@@ -179,11 +179,33 @@ def test_a_worker_that_dies_while_it_starts_is_named_and_the_group_starts_again(
         assert wide.runs() == runs, "no pod and no container was replaced"
 
 
+IDLE_SECONDS = 60
+
+
+def test_what_a_group_takes_beside_a_single_pod(cluster: Cluster, node: AddedNode, record: Record) -> None:
+    """Seconds from apply to Ready, and the share of a processor of each supervisor while nobody asks anything."""
+    ready, shares = dict[str, float](), dict[str, list[float]]()
+    for kind, parallelism in (("single pod", {"nodes": 1}), ("group", TWO_NODES)):
+        began = time.monotonic()
+        with new_group(cluster, {"start_seconds": 1}, parallelism=parallelism) as service:
+            cluster.wait_condition(NAMESPACE, service.name, "Ready", "True", timeout=PATIENCE)
+            ready[kind] = round(time.monotonic() - began, 1)
+            pods = cluster.pods(NAMESPACE, service.name)
+            supervisors = [supervisor_of(pod) for pod in pods]
+            before = [cpu_seconds(pid) for pid in supervisors if pid is not None]
+            pause(IDLE_SECONDS)
+            after = [cpu_seconds(pid) for pid in supervisors if pid is not None]
+            shares[kind] = [round((b - a) / IDLE_SECONDS, 4) for a, b in zip(before, after, strict=True)]
+    record(ready_seconds=ready, processor_share=shares)
+    assert len(shares["group"]) == 2
+    assert max(shares["group"]) < 0.05, "a heartbeat a second and an answer to it"
+
+
 EXPERTS: JSON = {"nodes": 2, "dataParallelSize": 2, "expertParallel": True}
 
 
 def test_an_engine_on_each_node_is_one_endpoint_and_comes_back_with_the_others(
-    cluster: Cluster, node: SecondNode, record: Record
+    cluster: Cluster, node: AddedNode, record: Record
 ) -> None:
     """Data parallelism: by the stand-in alone, since vLLM on CPUs has no all-to-all of experts."""
     with new_group(cluster, {"start_seconds": 1}, parallelism={**EXPERTS, "tensorParallelSize": 1}) as wide:
@@ -202,7 +224,7 @@ ENDPOINTS_GONE_WITHIN = 5.0
 
 @pytest.mark.parametrize("rank", [1, 0], ids=["a worker's", "the leader's"])
 def test_with_hybrid_balancing_both_nodes_are_endpoints_and_come_and_go_together(
-    cluster: Cluster, node: SecondNode, record: Record, rank: int
+    cluster: Cluster, node: AddedNode, record: Record, rank: int
 ) -> None:
     parallelism = {**EXPERTS, "tensorParallelSize": 1, "dataParallelMode": "hybrid"}
     with new_group(cluster, {"start_seconds": 1}, parallelism=parallelism) as wide:
@@ -237,7 +259,7 @@ def image_of_one_node(cluster: Cluster) -> Iterator[None]:
 
 
 def test_an_image_that_one_member_does_not_get_is_named_and_an_edit_mends_it(
-    cluster: Cluster, node: SecondNode, record: Record
+    cluster: Cluster, node: AddedNode, record: Record
 ) -> None:
     began = time.monotonic()
     with image_of_one_node(cluster), new_group(cluster, {}, runtime={"image": ELSEWHERE}) as wide:
@@ -264,7 +286,7 @@ def _failure(wide: WideService) -> JSON:
 
 
 def test_a_group_that_used_up_its_restarts_says_so_once_and_an_edit_brings_it_back(
-    cluster: Cluster, node: SecondNode, record: Record
+    cluster: Cluster, node: AddedNode, record: Record
 ) -> None:
     began = time.monotonic()
     with new_group(cluster, {"fails": "kv-cache-too-small"}) as wide:

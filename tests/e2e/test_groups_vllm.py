@@ -13,7 +13,7 @@ from tests.support.agreement import QUESTIONS, Spoken, greedy, taught
 from tests.support.cluster import Cluster, eventually, is_ready
 from tests.support.groups import WideService, groups_installed, kill_vllm, seconds_until
 from tests.support.measured import Record
-from tests.support.nodes import NODES, second_node
+from tests.support.nodes import NODES, added_node
 from tests.support.patience import at_latest, at_most
 from tests.support.services import one_of_several
 from tests.support.serving import READY_WITHIN, serving
@@ -36,7 +36,7 @@ GONE_WITHIN = 5.0
 @pytest.fixture(scope="module")
 def plain(cluster: Cluster) -> Iterator[Mapping[str, Spoken]]:
     """What one process answers."""
-    with groups_installed(cluster), second_node(cluster, engine=True), own_namespace(cluster, NAMESPACE):
+    with groups_installed(cluster), added_node(cluster, engine=True), own_namespace(cluster, NAMESPACE):
         with serving(cluster, NAMESPACE, "plain", runtime=FLOATING) as server:
             said = greedy(server)
         assert taught(said) == len(QUESTIONS)

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.disturbances import under_load
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
-from tests.support.nodes import FIRST, SECOND, pods_by_node, second_node, spread
+from tests.support.nodes import FIRST, SECOND, added_node, pods_by_node, spread
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods, set_replicas
 from tests.support.services import one_of_several, stand_in
 from tests.support.traffic import Traffic
@@ -114,7 +114,7 @@ def test_drains_lose_nothing(cluster: Cluster, engine: str, record: Record) -> N
     service, within, load = CASES[engine]
     namespace = f"e2e-drain-{engine.lower()}"
     with (
-        second_node(cluster, engine=engine == "vLLM"),
+        added_node(cluster, engine=engine == "vLLM"),
         operator_back_on_first(cluster),
         under_load(cluster, namespace, service, within, *load) as probe,
     ):

@@ -16,7 +16,7 @@ from tests.e2e.conftest import own_namespace
 from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.measured import Record
-from tests.support.nodes import SECOND, SecondNode, await_condition, cordoned, pods_by_node, second_node, spread
+from tests.support.nodes import SECOND, AddedNode, added_node, await_condition, cordoned, pods_by_node, spread
 from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.reported import REPORTED_WITHIN, before, reported_everywhere
 from tests.support.services import merge, one_of_several, stand_in
@@ -60,7 +60,7 @@ class World:
     """Two replicas on two nodes; the load comes from the node that stays."""
 
     cluster: Cluster
-    node: SecondNode
+    node: AddedNode
     case: Case
     probe: Traffic
 
@@ -84,7 +84,7 @@ class World:
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.engine)
 def world(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[World]:
     case: Case = request.param
-    with second_node(cluster, engine=case.engine == "vLLM") as node, own_namespace(cluster, NAMESPACE):
+    with added_node(cluster, engine=case.engine == "vLLM") as node, own_namespace(cluster, NAMESPACE):
         cluster.apply(case.service, NAMESPACE)
         cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=case.starts_within)
         with cordoned(cluster, SECOND), traffic(cluster, NAMESPACE, NAME, "--duration", "1h", *case.load) as probe:

@@ -15,7 +15,7 @@ from localcluster.install import STAND_IN_IMAGE
 from tests.e2e.conftest import own_namespace
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
-from tests.support.nodes import FIRST, SECOND, SecondNode, await_condition, cordoned, second_node, spread
+from tests.support.nodes import FIRST, SECOND, AddedNode, added_node, await_condition, cordoned, spread
 from tests.support.patience import PATIENCE
 from tests.support.rolling import restarts, rollout
 from tests.support.services import idle, merge, stand_in
@@ -149,7 +149,7 @@ def a_simulated_node(cluster: Cluster) -> AbstractContextManager[SimulatedNode]:
 
 LOSSES = [
     pytest.param(a_simulated_node, SIMULATED, id="an object without a kubelet"),
-    pytest.param(second_node, SECOND, id="a real node", marks=pytest.mark.full),
+    pytest.param(added_node, SECOND, id="a real node", marks=pytest.mark.full),
 ]
 
 
@@ -158,7 +158,7 @@ def test_what_a_lost_node_takes_along_comes_again_as_it_was(
     cluster: Cluster,
     served: dict[str, str],
     next_one: ExitStack,
-    a_node: Callable[[Cluster], AbstractContextManager[SimulatedNode | SecondNode]],
+    a_node: Callable[[Cluster], AbstractContextManager[SimulatedNode | AddedNode]],
     name: str,
 ) -> None:
     with a_node(cluster) as node:

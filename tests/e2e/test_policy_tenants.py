@@ -127,6 +127,10 @@ REFUSED: dict[str, tuple[JSON, str]] = {
         guest(restartPolicy="Always", resources={"limits": {"nvidia.com/gpu": "8"}}),
         "spec.podTemplate.spec.initContainers: only the server has GPUs",
     ),
+    "devices that nobody counts": (
+        {"accelerator": {"type": "nvidia", "resourceClaims": [{"name": "a", "resourceClaimTemplateName": "b"}]}},
+        "spec.accelerator: claims of devices are not counted as GPUs",
+    ),
     "nine GPUs": (GPUS | {"scaling": {"replicas": 9}}, "spec: 9 GPUs"),
     "sixteen GPUs": (GPUS | {"scaling": {"replicas": 2}, "parallelism": {"tensorParallelSize": 8}}, "spec: 16 GPUs"),
 }

@@ -44,6 +44,8 @@ COLLECTIONS: Mapping[str, str] = {
     "scaledobjects": "/apis/keda.sh/v1alpha1",
     "networkpolicies": "/apis/networking.k8s.io/v1",
     "leaderworkersets": "/apis/leaderworkerset.x-k8s.io/v1",
+    "resourceclaimtemplates": "/apis/resource.k8s.io/v1",
+    "resourceclaims": "/apis/resource.k8s.io/v1",
 }
 
 

@@ -52,6 +52,12 @@ def processes_of(pod: JSON) -> Mapping[int, str]:
     return found
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process and its threads so far."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def supervisor_of(pod: JSON) -> int | None:
     """The supervisor of a server's pod, once it runs."""
     found = [pid for pid, line in processes_of(pod).items() if "-m llmservice_runtime serve" in line]

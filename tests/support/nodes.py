@@ -1,4 +1,4 @@
-"""A second node for as long as a test needs it, and services that spread over both."""
+"""Further nodes for as long as a test needs them, and services that spread over two."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from localcluster import addednode
 from localcluster import cluster as localcluster
-from localcluster import secondnode
 from localcluster.place import EVICTION
 from localcluster.place import SECOND as SECOND
+from localcluster.place import THIRD as THIRD
 from tests.support.cluster import JSON, Cluster, condition, eventually
 
 FIRST = "node-a"
@@ -31,35 +32,36 @@ def spread(name: str) -> Mapping[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class SecondNode:
-    """node-b, which is there and Ready unless `lose` has been called."""
+class AddedNode:
+    """One that is there and Ready unless `lose` has been called."""
 
     cluster: Cluster
     host: localcluster.Host
+    name: str
     engine: bool
 
     def add(self, eviction: Mapping[str, str] = EVICTION) -> None:
         """Bring it back, or give its kubelet another threshold of eviction."""
-        secondnode.add(self.cluster.paths, self.host, eviction=eviction, engine=self.engine)
+        addednode.add(self.cluster.paths, self.host, self.name, eviction=eviction, engine=self.engine)
 
     def lose(self) -> None:
         """As a power loss."""
-        secondnode.lose(self.cluster.paths)
+        addednode.lose(self.cluster.paths, self.name)
 
 
 @contextmanager
-def second_node(cluster: Cluster, *, engine: bool = False) -> Iterator[SecondNode]:
+def added_node(cluster: Cluster, name: str = SECOND, *, engine: bool = False) -> Iterator[AddedNode]:
     """`engine`: with vLLM's image too. Whatever was left of an earlier one goes first."""
     host = localcluster.Host.current()
-    node = SecondNode(cluster, dataclasses.replace(host, environment=dict(os.environ)), engine)
-    secondnode.remove(cluster.paths, host)
+    node = AddedNode(cluster, dataclasses.replace(host, environment=dict(os.environ)), name, engine)
+    addednode.remove(cluster.paths, host, name)
     try:
         node.add()
         yield node
     finally:
-        for name in NODES:
-            cluster.kubectl("uncordon", name, expect=None)
-        secondnode.remove(cluster.paths, host)
+        for each in NODES:
+            cluster.kubectl("uncordon", each, expect=None)
+        addednode.remove(cluster.paths, host, name)
 
 
 @contextmanager

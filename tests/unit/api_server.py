@@ -19,7 +19,7 @@ from kubeloop.errors import AlreadyExists, ApiError, Conflict, FieldConflict, No
 from kubeloop.resources import Resource
 from kubeloop.transport import METHODS, Transport
 from llmservice_api.constants import BY_KIND, LLMSERVICE
-from llmservice_operator.readers.nodes import NODE
+from llmservice_operator.readers.nodes import NODE, RESOURCE_SLICE
 from llmservice_operator.service.watch import WATCHED
 
 from tests.support.http_servers import application
@@ -35,7 +35,7 @@ RESET = b"reset"
 NAMESPACE = Resource("", "v1", "namespaces", "Namespace")
 CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
 BINDING = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding")
-_OTHERS = (NODE, NAMESPACE, CRD, BINDING, Resource("", "v1", "secrets", "Secret"))
+_OTHERS = (NODE, RESOURCE_SLICE, NAMESPACE, CRD, BINDING, Resource("", "v1", "secrets", "Secret"))
 RESOURCES = {**BY_KIND, **{each.kind: each for each in _OTHERS}}
 """By kind. There are no others."""
 _BY_COLLECTION = {each.path(None): each for each in RESOURCES.values()}

@@ -25,6 +25,7 @@ from llmservice_operator.decision import (
 from llmservice_operator.facts.children import (
     ChildFacts,
     ClaimFacts,
+    ClaimTemplateFacts,
     HoldingSliceFacts,
     JobFacts,
     RevisionFacts,
@@ -42,6 +43,7 @@ from llmservice_operator.workload.deployment import DeploymentFacts
 from llmservice_operator.workload.kinds import workloads_of
 from llmservice_operator.workload.leaderworkerset import LeaderWorkerSetFacts
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.devices import ClusterDevices
 from llmservice_planner.model import reading
 from llmservice_planner.model.reading import ConfigReading
 from llmservice_planner.room import Quota, Quotas, Room
@@ -66,6 +68,7 @@ FACTS: Mapping[str, type[ChildFacts]] = {
         DeploymentFacts,
         LeaderWorkerSetFacts,
         ClaimFacts,
+        ClaimTemplateFacts,
         JobFacts,
         RevisionFacts,
         HoldingSliceFacts,
@@ -136,6 +139,8 @@ class World:
     """What another service of the namespace knows of the model; by default all there is to know."""
     gpus: ClusterGPUs = field(default_factory=ClusterGPUs)
     """What a look at the nodes shows; by default there is none with a GPU."""
+    devices: ClusterDevices = field(default_factory=ClusterDevices)
+    """What drivers publish; by default nothing."""
     room: Room = field(default_factory=Room)
     """What is free; by default there is no node."""
     node_reads: int = 0
@@ -183,6 +188,7 @@ class World:
             workloads=workloads_of({kind: {each.name: each for each in found} for kind, found in by_kind.items()}, "x"),
             service=only["Service"],
             claims=tuple(by_kind["PersistentVolumeClaim"]),
+            claim_templates=tuple(by_kind["ResourceClaimTemplate"]),
             slices=tuple(by_kind["EndpointSlice"]),
             others=tuple(facts for kind in CHILD_KINDS if kind.kind not in self.hidden for facts in by_kind[kind.kind]),
             revisions=tuple(by_kind["ControllerRevision"]),
@@ -225,6 +231,8 @@ class World:
                 read["pod_events"] = PodEvents.of({pod: self.events.get(pod, []) for pod in needed.pod_events})
             if needed.reading is not None:
                 read["reading"] = ConfigReading(needed.reading, reading.read(needed.reading))
+            if needed.devices is not None:
+                read["devices"] = self.devices
             if needed.group_turn:
                 read["group_turn"] = self.group_turn
             if needed.update_permission:

@@ -11,7 +11,7 @@ import aiohttp
 from kubeloop.credentials import Credentials, Token
 from kubeloop.resources import LEASE
 from kubeloop.transport import Transport
-from llmservice_api.constants import LEADER_WORKER_SET, LLMSERVICE
+from llmservice_api.constants import LEADER_WORKER_SET, LLMSERVICE, RESOURCE_CLAIM_TEMPLATE
 from llmservice_operator.__main__ import Operator
 from llmservice_operator.options import Options
 from llmservice_operator.readers.pod_port import ActivatorReader, RequestsReader, StateReader
@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 from tests.unit.api_server import ApiServer, llmservice
 
-UNWATCHED = frozenset({LEADER_WORKER_SET.kind})
+UNWATCHED = frozenset({LEADER_WORKER_SET.kind, RESOURCE_CLAIM_TEMPLATE.kind})
 """Hidden everywhere: groups are not enabled."""
 
 

@@ -28,7 +28,7 @@ from localcluster import (
 from localcluster.errors import ClusterError
 from localcluster.kube import Kubectl
 from localcluster.paths import ClusterPaths, cache_root
-from localcluster.place import SECOND, Place, ctr_command, first
+from localcluster.place import ADDED, Place, ctr_command, first
 from localcluster.processes import Component, write_atomically
 from localcluster.programs import Group
 from localcluster.progress import Progress
@@ -257,9 +257,10 @@ def up(paths: ClusterPaths, options: Options, host: Host) -> None:
         with host.progress.step("starting the node"):
             _start_containerd(paths, host)
             _start_node(paths, host)
-            if not traces.has_second_node(paths):
-                # The last `down` may have found no API server to tell of its end.
-                addons.forget_node(Kubectl(paths), SECOND)
+            for name in ADDED:
+                if not traces.has_node(paths, name):
+                    # The last `down` may have found no API server to tell of its end.
+                    addons.forget_node(Kubectl(paths), name)
         _accelerators(paths, host, wanted)
         write_atomically(_options_file(paths), json.dumps(vars(wanted)))
 
@@ -283,7 +284,8 @@ def _remove_traces(paths: ClusterPaths) -> None:
     left = identity.ours(paths)
     # Shims ignore SIGTERM, and the containers' time to end in peace was when their pods were deleted.
     processes.end(left, grace=2)
-    traces.remove_second_node(paths)
+    for name in ADDED:
+        traces.remove_node(paths, name)
     mounts.undo(paths)
     network.restore_host(paths)
     mounts.remove_pod_groups()

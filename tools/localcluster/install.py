@@ -14,7 +14,7 @@ from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.imagecopy import ImageStore
 from localcluster.paths import ClusterPaths
-from localcluster.place import ctr_command, first
+from localcluster.place import ADDED, ctr_command, first
 from localcluster.progress import Progress
 
 RELEASE = "llmservice-operator"
@@ -66,6 +66,7 @@ def install(
     cpu_image: str = CPU_IMAGE,
     autoscaling: bool = False,
     groups: bool = False,
+    dynamic_resources: bool = False,
 ) -> None:
     """Installs or upgrades the release and waits until its pods are ready.
 
@@ -78,6 +79,7 @@ def install(
         "services.surgeDeadlineSeconds": str(SURGE_DEADLINE_SECONDS),
         "autoscaling.enabled": str(autoscaling).lower(),
         "groups.enabled": str(groups).lower(),
+        "dynamicResources.enabled": str(dynamic_resources).lower(),
         # Models share the machine with it: with the chart's request one model may starve it.
         "resources.requests.cpu": "300m",
     }
@@ -121,9 +123,10 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
     )
     parser.add_argument("--groups", action="store_true", help="with replicas over several nodes, by LeaderWorkerSet")
     chosen = parser.parse_args(argv)
-    from localcluster import secondnode  # only here: it knows the images by their names in this module
+    from localcluster import addednode  # only here: it knows the images by their names in this module
 
-    if secondnode.is_added(paths):
-        secondnode.copy_images(paths)
+    for name in ADDED:
+        if addednode.is_added(paths, name):
+            addednode.copy_images(paths, name)
     install(local_target(paths, environment), progress, autoscaling=chosen.autoscaling, groups=chosen.groups)
     return 0

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +25,6 @@ DNS_SERVICE = "10.96.0.10"
 
 # Every node's pods.
 ALL_PODS = "10.244.0.0/16"
-# The host's end of the link to the second node.
-LINK = "llm-node-b"
-# Where packets to a node without power go; its other end takes none of them.
-_VOID, _VOID_END = "llm-void", "llm-void-end"
 # Named like those of the CNI plugins, so that `down` finds it after any crash.
 _PODS_CHAIN = "CNI-POD-TO-POD"
 
@@ -166,25 +162,34 @@ def route_to(pods: str, gateway: str) -> None:
     run("iptables", "-w", "-t", "nat", "-I", "POSTROUTING", place, "-j", _PODS_CHAIN)
 
 
-def blackhole(pods: str) -> None:
+def blackhole(pods: str, interface: str) -> None:
     """What goes to a node without power is lost without a word, and after it left this one.
 
     A route of the kind `blackhole` drops it before: then the kernel forgets which pod kube-proxy had chosen for the
-    connection, and each of its SYNs, a second apart, tries its luck again. Behind a cable none has luck.
+    connection, and each of its SYNs, a second apart, tries its luck again. Behind a cable none has luck. This one's
+    other end takes none of them.
     """
-    if _VOID not in interfaces():
-        run("ip", "link", "add", _VOID, "arp", "off", "type", "veth", "peer", "name", _VOID_END)
-    for end in (_VOID, _VOID_END):
-        run("ip", "link", "set", end, "up")
-    run("ip", "route", "replace", pods, "dev", _VOID)
+    void, end = _void(interface), f"{interface}-end"
+    if void not in interfaces():
+        run("ip", "link", "add", void, "arp", "off", "type", "veth", "peer", "name", end)
+    for each in (void, end):
+        run("ip", "link", "set", each, "up")
+    run("ip", "route", "replace", pods, "dev", void)
 
 
-def disconnect(pods: str) -> None:
-    """Takes back a link, or what took its place, and its route, if there is one."""
+def _void(interface: str) -> str:
+    return f"{interface}-void"
+
+
+def disconnect(pods: str, interface: str, others: Collection[str] = ()) -> None:
+    """Takes back a link, or what took its place, and its route, if there is one; with the last of the links, but these
+    others, also what unhides addresses."""
     subprocess.run(("ip", "route", "del", pods), capture_output=True, check=False)
     # The kernel may be taking the link away itself, with the namespace of its other end.
-    for link in (LINK, _VOID):
+    for link in (interface, _void(interface)):
         subprocess.run(("ip", "link", "del", link), capture_output=True, check=False)
+    if not set(others).isdisjoint(interfaces()):
+        return
     for words in (("-D", "POSTROUTING", "-j", _PODS_CHAIN), ("-F", _PODS_CHAIN), ("-X", _PODS_CHAIN)):
         subprocess.run(("iptables", "-w", "-t", "nat", *words), capture_output=True, check=False)
 

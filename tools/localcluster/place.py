@@ -11,7 +11,9 @@ from localcluster.paths import ClusterPaths
 
 # No share of a disk is so small that the tests' own machines would fall below it by accident.
 EVICTION: Mapping[str, str] = {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"}
-SECOND = "node-b"
+SECOND, THIRD = "node-b", "node-c"
+ADDED = (SECOND, THIRD)
+"""The nodes that may be added to the first."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Place:
     proxy_identity: str = "proxy"
     link: tuple[str, str] | None = None
     eviction: Mapping[str, str] = field(default_factory=lambda: EVICTION)
+
+    @property
+    def interface(self) -> str:
+        """The host's end of the link."""
+        return f"llm-{self.name}"
 
     @property
     def containerd_root(self) -> Path:
@@ -90,23 +97,23 @@ def first(paths: ClusterPaths) -> Place:
     )
 
 
-def second(paths: ClusterPaths, eviction: Mapping[str, str] = EVICTION) -> Place:
+def added(paths: ClusterPaths, name: str = SECOND, eviction: Mapping[str, str] = EVICTION) -> Place:
     """A node in a network of its own. What it has under /run is in its own mount namespace, and ends with it."""
-    state = paths.state / SECOND
+    state, number = paths.state / name, ADDED.index(name) + 1
     return Place(
-        name=SECOND,
-        gateway="10.244.1.1",
-        pods="10.244.1.0/24",
+        name=name,
+        gateway=f"10.244.{number}.1",
+        pods=f"10.244.{number}.0/24",
         containerd=state / "containerd",
-        containerd_state=paths.runtime / SECOND / "containerd",
-        containerd_socket=paths.runtime / SECOND / "containerd.sock",
+        containerd_state=paths.runtime / name / "containerd",
+        containerd_socket=paths.runtime / name / "containerd.sock",
         cni_config=state / "cni",
-        addresses=paths.runtime / SECOND / "addresses",
+        addresses=paths.runtime / name / "addresses",
         kubelet=state / "kubelet",
         pod_logs=state / "pods",
         config=state / "config",
-        kubelet_identity=f"{SECOND}-kubelet",
-        proxy_identity=f"{SECOND}-proxy",
-        link=("10.245.1.1", "10.245.1.2"),
+        kubelet_identity=f"{name}-kubelet",
+        proxy_identity=f"{name}-proxy",
+        link=(f"10.245.{number}.1", f"10.245.{number}.2"),
         eviction=eviction,
     )

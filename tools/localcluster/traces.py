@@ -1,4 +1,4 @@
-"""What a second node has on the host: control groups, a link, a route, and its state folder."""
+"""What an added node has on the host: control groups, a link, a route, and its state folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localcluster import identity, mounts, network, processes
 from localcluster.paths import ClusterPaths
-from localcluster.place import SECOND, Place, second
+from localcluster.place import ADDED, SECOND, Place, added
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -30,19 +30,25 @@ def make_groups(place: Place, groups: Path = CGROUPS) -> None:
                 (group / share).write_text((top / share).read_text())
 
 
-def has_second_node(paths: ClusterPaths) -> bool:
-    """Whether there is one, be it without power."""
-    return (paths.state / SECOND).exists()
+def has_node(paths: ClusterPaths, name: str) -> bool:
+    """Whether it was added, be it without power."""
+    return (paths.state / name).exists()
 
 
-def remove_second_node(paths: ClusterPaths) -> None:
+def disconnect(paths: ClusterPaths, place: Place) -> None:
+    """Takes its link and its route away."""
+    others = (added(paths, name) for name in ADDED if name != place.name)
+    network.disconnect(place.pods, place.interface, [other.interface for other in others])
+
+
+def remove_node(paths: ClusterPaths, name: str = SECOND) -> None:
     """Everything of it on this machine. Does nothing when there was none."""
-    place = second(paths)
-    processes.end(identity.of_node(paths, SECOND), grace=0)
+    place = added(paths, name)
+    processes.end(identity.of_node(paths, name), grace=0)
     for record in processes.records(paths):
-        if record.name.startswith(f"{SECOND}-"):
+        if record.name.startswith(f"{name}-"):
             processes.stop(paths, record.name)
-    network.disconnect(place.pods)
+    disconnect(paths, place)
     for top in _hierarchies(CGROUPS):
         mounts.remove_group(Path(f"{top}{place.cgroup_root}"))
-    shutil.rmtree(paths.state / SECOND, ignore_errors=True)
+    shutil.rmtree(paths.state / name, ignore_errors=True)

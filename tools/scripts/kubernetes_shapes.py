@@ -39,7 +39,7 @@ _LEFT_OUT = {
     "EnvVarSource": {"fileKeyRef"},
     "VolumeProjection": {"clusterTrustBundle", "podCertificate"},
 }
-_OFTEN = ("LabelSelector", "NodeSelectorTerm")
+_OFTEN = ("LabelSelector", "NodeSelectorTerm", "PodAffinityTerm", "ExecAction")
 """Whose fields are known and occur a dozen times: `kubectl apply` keeps the whole CRD in an annotation, which is
 limited."""
 _KEPT = ("type", "format", "enum", "required", "x-kubernetes-list-type", "x-kubernetes-list-map-keys")

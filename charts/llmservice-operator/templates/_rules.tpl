@@ -60,6 +60,12 @@ Only the garbage collector deletes Deployments and Services, through their owner
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
+{{- if .Values.dynamicResources.enabled }}
+# NAME-HASH, the claim of devices that spec.accelerator.claim asks for.
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 {{- if .Values.autoscaling.enabled }}
 # On OpenShift a slice with addresses of pods is refused without this right; elsewhere nothing asks for it.
 - apiGroups: [discovery.k8s.io]

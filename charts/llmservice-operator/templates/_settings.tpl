@@ -33,6 +33,9 @@ services:
   hasNodeAutoscaler: true
   {{- end }}
   {{- end }}
+  {{- if .Values.dynamicResources.enabled }}
+  hasDynamicResources: true
+  {{- end }}
   {{- if .Values.autoscaling.enabled }}
   scalerAddress: {{ include "llmservice.scalerAddress" . }}
   scalerAuthentication: {{ include "llmservice.scalerAuthentication" . }}

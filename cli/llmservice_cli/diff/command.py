@@ -19,6 +19,7 @@ from llmservice_api.constants import (
     INSPECTS_LABEL,
     LEADER_WORKER_SET,
     LLMSERVICE,
+    RESOURCE_CLAIM_TEMPLATE,
     SERVICE_LABEL,
     claim_names,
 )
@@ -28,6 +29,7 @@ from llmservice_operator.observe.observed import PROJECTIONS, AppliedRecord, Obs
 from llmservice_operator.readers.nodes import Nodes
 from llmservice_operator.workload.kinds import WORKLOADS
 from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.devices import ClusterDevices
 from llmservice_planner.room import Room
 
 from llmservice_cli import settings
@@ -184,7 +186,11 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
 async def _not_served(kube: Api, namespace: str) -> frozenset[str]:
     """Optional kinds whose CRD is not installed, or that the user may not list."""
     found = set()
-    for resource in (LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS if child.is_optional)):
+    for resource in (
+        LEADER_WORKER_SET,
+        RESOURCE_CLAIM_TEMPLATE,
+        *(child.resource for child in CHILD_KINDS if child.is_optional),
+    ):
         try:
             await kube.list_all(resource, namespace, label_selector=SERVICE_LABEL)
         except (Forbidden, NotFound):
@@ -204,6 +210,9 @@ class Cluster(ClusterReader):
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
         found = await self._nodes.gpus(resource, node_selector)
         return ClusterGPUs(not_listed=_NO_RIGHT) if found.missing_right else found
+
+    async def devices(self, driver: str, device_class: str, node_selector: Mapping[str, str]) -> ClusterDevices:
+        return await self._nodes.devices(driver, device_class, node_selector)
 
     async def room(self, resource: str | None) -> Room:
         found = await self._nodes.room(resource)

@@ -20,8 +20,9 @@ examples:
   llmservice doctor -n team-a --strict         warnings are problems, too: for a pipeline
   llmservice doctor -o json | jq '.findings[] | select(.level == "problem")'
 
-rights: none is necessary. For every check: get on the CRDs and namespaces, list on nodes, storageclasses, webhook
-configurations and, in all namespaces, on deployments, pods, configmaps and llmservices; get on the operator's Lease
+rights: none is necessary. For every check: get on the CRDs and namespaces, list on nodes, storageclasses,
+deviceclasses, webhook configurations and, in all namespaces, on deployments, pods, configmaps and llmservices; get on
+the operator's Lease
 
 exit codes:
   0    nothing is wrong; there may be warnings, and checks that are not known

@@ -59,6 +59,7 @@ class Facts:
     crd: Objects = ()
     keda_crd: Objects = ()
     lws_crd: Objects = ()
+    device_classes: Objects = ()
     operators: Objects = ()
     operator_pods: Objects = ()
     activators: Objects = ()

@@ -30,6 +30,7 @@ KEDA = "app.kubernetes.io/name=keda-operator"
 SCALED_OBJECT = BY_KIND["ScaledObject"]
 _CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
 _STORAGE_CLASS = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass")
+_DEVICE_CLASS = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass")
 _HOOKS = "admissionregistration.k8s.io"
 _VALIDATING = Resource(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration")
 _MUTATING = Resource(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration")
@@ -74,6 +75,7 @@ def sources(namespace: str, operators: str) -> Mapping[str, ListQuery]:
         "keda": ListQuery(DEPLOYMENT, None, KEDA, "keda"),
         "nodes": ListQuery(NODE),
         "storage_classes": ListQuery(_STORAGE_CLASS),
+        "device_classes": ListQuery(_DEVICE_CLASS),
         "validating": ListQuery(_VALIDATING),
         "mutating": ListQuery(_MUTATING),
         "quotas": ListQuery(RESOURCE_QUOTA, namespace),

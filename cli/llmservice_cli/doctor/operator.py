@@ -27,6 +27,7 @@ STALE_SECONDS = 30.0
 KEDA_CRD = "scaledobjects.keda.sh"
 LWS_CRD = "leaderworkersets.leaderworkerset.x-k8s.io"
 OLDEST_KEDA = (2, 21)
+OLDEST_WITH_CLAIMS = (1, 34)
 _HEALTH = "health"
 """The port of /healthz and /readyz in the chart's Deployment."""
 _LOGS = "kubectl logs -n {0} deployment/{1}"
@@ -256,9 +257,48 @@ def groups(facts: Facts) -> Iterator[Finding]:
         yield ok(f"groups are enabled, and {LWS_CRD} serves v1")
 
 
+def dynamic_resources(facts: Facts) -> Iterator[Finding]:
+    claiming = {name_of(each): claimed for each in facts.services if (claimed := _claims(each))}
+    is_enabled = any(each.has_dynamic_resources for each in read_settings(facts))
+    if not (claiming or is_enabled):
+        yield ok("not needed: dynamic resources are not enabled, and no service claims devices")
+        return
+    if claiming and not is_enabled:
+        yield problem(
+            f"these services claim devices, which is not enabled: {names(claiming)}",
+            "set dynamicResources.enabled in the chart's values (docs/serving/dynamic-resources.md)",
+        )
+    version = version_of(facts.kubernetes)
+    if version is not None and version < OLDEST_WITH_CLAIMS:
+        yield problem(
+            f"Kubernetes {facts.kubernetes} does not serve resource.k8s.io/v1",
+            "upgrade to Kubernetes 1.34 or later; until then services ask for a device plugin's resource",
+        )
+        return
+    known = {str(each["metadata"]["name"]) for each in facts.device_classes}
+    asked = {name for claimed in claiming.values() if (name := (claimed.get("claim") or {}).get("deviceClass"))}
+    if missing := asked - known:
+        yield problem(
+            f"no DeviceClass of this name is there: {names(sorted(missing))}",
+            "install the driver of the devices, or correct spec.accelerator.claim.deviceClass",
+        )
+    elif not known:
+        yield warning("there is no DeviceClass", "install a driver of devices, such as NVIDIA's or AMD's")
+    elif is_enabled:
+        yield ok(f"dynamic resources are enabled, and there are DeviceClasses: {names(sorted(known))}")
+
+
+def _claims(service: Json) -> Json:
+    """spec.accelerator where it claims devices; else empty."""
+    found = (service.get("spec") or {}).get("accelerator")
+    return found if isinstance(found, dict) and (found.get("claim") or found.get("resourceClaims")) else {}
+
+
 def _nodes(service: Json) -> int:
-    found = ((service.get("spec") or {}).get("parallelism") or {}).get("nodes")
-    return found if isinstance(found, int) else 1
+    """Of a replica; `auto` as the status has it."""
+    stated, effective = service.get("spec") or {}, status_of(service).get("effective") or {}
+    found = ((each.get("parallelism") or {}).get("nodes") for each in (stated, effective))
+    return next((nodes for nodes in found if isinstance(nodes, int)), 1)
 
 
 def _is_autoscaled(service: Json) -> bool:
@@ -362,6 +402,13 @@ CHECKS = (
         "where a service is spread over several nodes: groups are enabled, and LeaderWorkerSets are served",
         ("settings", "services", "lws_crd"),
         groups,
+        True,
+    ),
+    Check(
+        "dynamic resources",
+        "where a service claims devices: that is enabled, Kubernetes serves claims, and the DeviceClasses are there",
+        ("settings", "services", "device_classes"),
+        dynamic_resources,
         True,
     ),
 )

@@ -17,6 +17,7 @@ examples:
   llmservice logs chat -f --source supervisor     what the supervisor reports from now on, of new pods too
   llmservice logs chat --previous --level error   why the server ended before its last restart
   llmservice logs chat -c fetch --since 10m       of the container that fetches the model
+  llmservice logs wide --rank 1 --level error     of the second pod of each replica over several nodes
   llmservice logs chat -o json | jq -r 'select(.level == "WARNING").text'
 
 A line has a level where its writer gave one; --level keeps lines without, such as tracebacks. --tail counts before
@@ -45,6 +46,15 @@ class Options(Scope):
     pod: Annotated[str | None, Option("--pod", metavar="NAME", help="only this pod, by its name or the end of it")] = (
         None
     )
+    rank: Annotated[
+        Any,
+        Option(
+            "--rank",
+            parser=count_or_none,
+            metavar="N",
+            help="only pods of this rank, of replicas over several nodes; 0: the leaders",
+        ),
+    ] = None
     container: Annotated[
         str | None, Option("--container", "-c", metavar="NAME", help="only this container: server, fetch, runtime, ...")
     ] = None

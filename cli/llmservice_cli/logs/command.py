@@ -26,7 +26,7 @@ from llmservice_cli.services import service
 from llmservice_cli.terminal import Row, show
 from llmservice_cli.wait.command import assess
 
-from .reading import SUPERVISOR, Follower, Line, Origin, Reader, chosen, merged, origins, short
+from .reading import SUPERVISOR, Follower, Line, Origin, Reader, chosen, merged, origins
 
 # How lines of a log are printed.
 
@@ -46,10 +46,9 @@ def write(lines: Sequence[Line], redactor: Redactor, options: Options) -> None:
 
 
 def _row(line: Line, redactor: Redactor, *, has_time: bool) -> Row:
-    pod = short(line.origin.pod)
     return (
         *(((f"{line.time}  ", "dim"),) if has_time else ()),
-        (f"{pod} ", _PODS[crc32(line.origin.pod.encode()) % len(_PODS)]),
+        (f"{line.origin.end} ", _PODS[crc32(line.origin.pod.encode()) % len(_PODS)]),
         (f"{line.source:<{_SOURCE}}  ", "bold" if line.source == SUPERVISOR else "dim"),
         (redactor.clean(line.text), _LEVELS.get(line.level, "")),
     )
@@ -140,7 +139,9 @@ async def _follow(connection: Connection, options: Options, found: Json) -> Exit
     try:
         async with asyncio.TaskGroup() as tasks:
             window = _window(options)
-            follower = Follower(Reader(kube, namespace), options.pod, options.container, window, note=_note, none=tell)
+            follower = Follower(
+                Reader(kube, namespace), options.pod, options.rank, options.container, window, note=_note, none=tell
+            )
             tasks.create_task(follower.run(pods))
             tasks.create_task(_copy(follower, options, found))
     except* KubeError as group:
@@ -174,10 +175,12 @@ async def _copy(follower: Follower, options: Options, found: Json) -> None:
 
 
 def _named(pods: list[Json], options: Options) -> list[Json]:
-    found = chosen(pods, options.pod)
+    found = chosen(pods, options.pod, options.rank)
     if pods and not found:
-        names = ", ".join(pod["metadata"]["name"] for pod in chosen(pods, None))
-        raise CliError(f"{options.name} has no pod {options.pod!r}", f"choose one of: {names}")
+        names = ", ".join(pod["metadata"]["name"] for pod in chosen(pods, None, None))
+        ranked = "" if options.rank is None else f" of rank {options.rank}"
+        what = "pod" if options.pod is None else f"pod {options.pod!r}"
+        raise CliError(f"{options.name} has no {what}{ranked}", f"choose one of: {names}")
     return found
 
 

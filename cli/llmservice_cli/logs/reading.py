@@ -12,14 +12,16 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Self
 
 from kubeloop.errors import KubeError
+from llmservice_api.constants import RANK_LABEL, SERVICE_LABEL
 from llmservice_runtime.bounded_json import clean
 from llmservice_runtime.contract import FETCH_CONTAINER, SERVER_CONTAINER
 from llmservice_runtime.failures.reasons import FailureReason
 from llmservice_runtime.supervisor.log_reader import LINE_LIMIT, parse_line
 
-from llmservice_cli.api import PAUSE, Api, Json, Objects, container_statuses
+from llmservice_cli.api import PAUSE, Api, Json, Objects, container_statuses, labels_of
 from llmservice_cli.errors import CliError
 
 SUPERVISOR, VLLM = "supervisor", "vllm"
@@ -43,6 +45,12 @@ class Origin:
 
     pod: str
     container: str
+    end: str = ""
+    """Of the pod's name: what differs from pod to pod."""
+
+    @classmethod
+    def of(cls, pod: Json, container: str) -> Self:
+        return cls(pod["metadata"]["name"], container, short(pod))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +123,18 @@ def _stamped(raw: bytes) -> tuple[str, Moment, bytes]:
 _ALWAYS = (SERVER_CONTAINER, FETCH_CONTAINER)
 
 
-def short(pod: str) -> str:
-    """The end of its name, which differs from pod to pod."""
-    return pod.rpartition("-")[2]
+def short(pod: Json) -> str:
+    """The end of its name, which differs from pod to pod. Those of a replica over several nodes are called after their
+    replica and, but the leader, their rank: NAME-0, NAME-0-1."""
+    name, labels = str(pod["metadata"]["name"]), labels_of(pod)
+    return name.removeprefix(f"{labels.get(SERVICE_LABEL)}-") if RANK_LABEL in labels else name.rpartition("-")[2]
 
 
-def chosen(pods: Iterable[Json], wanted: str | None) -> list[Json]:
-    """All, or the one that is meant, by name."""
+def chosen(pods: Iterable[Json], wanted: str | None, rank: int | None) -> list[Json]:
+    """All, or those that are meant, by name and by rank."""
     found = sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
-    if wanted is None:
-        return found
-    return [pod for pod in found if wanted in (pod["metadata"]["name"], short(pod["metadata"]["name"]))]
+    named = (pod for pod in found if wanted in (None, pod["metadata"]["name"], short(pod)))
+    return [pod for pod in named if rank is None or labels_of(pod).get(RANK_LABEL) == str(rank)]
 
 
 def containers(pod: Json, wanted: str | None) -> list[str]:
@@ -149,7 +158,7 @@ def origins(pods: Sequence[Json], container: str | None, *, previous: bool) -> l
         by_name = {status["name"]: status for status in container_statuses(pod)}
         for name in containers(pod, container):
             if run_of(by_name[name]) if not previous else by_name[name].get("restartCount"):
-                found.append(Origin(pod["metadata"]["name"], name))
+                found.append(Origin.of(pod, name))
     return found
 
 
@@ -181,6 +190,7 @@ class Follower:
 
     reader: Reader
     pod: str | None
+    rank: int | None
     container: str | None
     first: Mapping[str, str]
     """Parameters for what was logged before: --tail and --since. Of pods that come later all is read."""
@@ -198,7 +208,7 @@ class Follower:
         is_first = True
         async with asyncio.TaskGroup() as tasks, aclosing(versions) as found:
             async for pods in found:
-                selected = {str(pod["metadata"]["uid"]): pod for pod in chosen(pods.values(), self.pod)}
+                selected = {str(pod["metadata"]["uid"]): pod for pod in chosen(pods.values(), self.pod, self.rank)}
                 if not selected and (is_first or self.pods):
                     self.none()
                 async with self._changed:
@@ -209,7 +219,7 @@ class Follower:
                         if (uid, name) not in begun:
                             begun.add((uid, name))
                             params = self.first if is_first else {}
-                            tasks.create_task(self._container(uid, Origin(pod["metadata"]["name"], name), params))
+                            tasks.create_task(self._container(uid, Origin.of(pod, name), params))
                 is_first = False
 
     async def _container(self, uid: str, origin: Origin, params: Mapping[str, str]) -> None:

@@ -50,9 +50,11 @@ class NodePlace:
     accelerators: int
     free: int
     replicas: int
-    """For how many more there is room."""
+    """For how many more there is room; of replicas over several nodes, for how many of their pods."""
     reason: str | None = None
     """Why there is none, as a clause."""
+    domain: str | None = None
+    """With spec.parallelism.topologyKey: its value of that label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,25 @@ class Placement:
     """Why it is not known what is free, as a clause."""
     is_required: bool = True
     """The pods go to nodes with the product only."""
+    size: int = 1
+    """Nodes of one replica."""
+    topology_key: str | None = None
+    """The label whose value the nodes of a replica share."""
+    domains: tuple[tuple[str, int], ...] = ()
+    """Replicas over several nodes, by that value; "" without a label."""
 
     @property
     def replicas(self) -> int | None:
         """For how many there is room now; None: not known."""
         if self.unknown is not None:
             return None
-        on_nodes = sum(node.replicas for node in self.nodes)
-        return on_nodes if self.quota is None else min(on_nodes, self.quota.replicas)
+        return self._on_nodes if self.quota is None else min(self._on_nodes, self.quota.replicas)
+
+    @property
+    def _on_nodes(self) -> int:
+        if self.size > 1:
+            return sum(replicas for _, replicas in self.domains)
+        return sum(node.replicas for node in self.nodes)
 
     @property
     def lacks_room(self) -> bool:
@@ -100,6 +113,7 @@ class Placement:
             "replicasAsked": self.asked,
             "nodes": [asdict(node) for node in self.nodes[:MOST_NODES]],
             "nodesLeftOut": max(0, len(self.nodes) - MOST_NODES),
+            "nodesOfReplica": self.size,
             "quota": quota,
             "reason": self.unknown or self.reason,
         }
@@ -113,8 +127,13 @@ class Placement:
         else:
             asked = "" if self.asked <= 1 else f"; {self.asked} are asked for"
             count = self.replicas
-            yield f"room for {count or 'no'} replica{'' if count == 1 else 's'}{on}{asked}"
-        if self.quota is not None and self.quota.replicas < max(1, sum(node.replicas for node in self.nodes)):
+            over = f" over {self.size} nodes" if self.size > 1 else ""
+            yield f"room for {count or 'no'} replica{'' if count == 1 else 's'}{over}{on}{asked}"
+        if self.topology_key is not None:
+            for domain, replicas in self.domains[:MOST_LINES]:
+                free = ", ".join(node.name for node in self.nodes if node.domain == domain and node.replicas)
+                yield f"{self.topology_key} {domain}: room for {replicas or 'no replica'}{free and f', on {free}'}"
+        if self.quota is not None and self.quota.replicas < max(1, self._on_nodes):
             yield f"the ResourceQuota {self.quota.quota} admits {self.quota.replicas} ({self.quota.key})"
         if self.reason is not None:
             yield self.reason
@@ -122,7 +141,8 @@ class Placement:
             having = (
                 f" {node.free} of {node.accelerators} {node.product or 'unnamed GPUs'} free," if self.resource else ""
             )
-            room = f"room for {node.replicas}" if node.replicas else f"no room: {node.reason}"
+            pods = " of its pods" if self.size > 1 else ""
+            room = f"room for {node.replicas}{pods}" if node.replicas else f"no room: {node.reason}"
             yield f"node {node.name}:{having} {room}"
         if len(self.nodes) > MOST_LINES:
             yield f"and {len(self.nodes) - MOST_LINES} more nodes (-o json lists them)"

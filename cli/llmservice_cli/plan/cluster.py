@@ -7,7 +7,7 @@ The scheduler has the last word: what pods want of each other and where volumes 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,12 +16,13 @@ from llmservice_api.constants import LLMSERVICE
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import LLMService
 from llmservice_api.untrusted import stored_status
+from llmservice_operator.behaviours import groups
 from llmservice_operator.behaviours.fit.planning import demand
 from llmservice_operator.facts.scheduling import AcceleratorRequest, gpus_text
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.pod_template import pod_template
 from llmservice_operator.manifests.revision import RevisionChoices
-from llmservice_operator.manifests.server import accelerator_resource
+from llmservice_operator.manifests.server import accelerator_resource, domain_label
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.verdict import document as plan_document
 from llmservice_operator.readers.nodes import RIGHT, RIGHT_TO_PODS, Nodes, QuotaReader
@@ -42,6 +43,7 @@ from llmservice_planner.room import (
     fitting_on_separate_devices,
     least_admitted,
     nodes_for,
+    replicas_by_domain,
     requests_of,
     tolerates,
 )
@@ -70,7 +72,8 @@ async def look(questions: Iterable[Question], options: Options) -> list[tuple[Qu
                 manifest = {"metadata": {"namespace": question.namespace}}
                 namespace = namespace_of(manifest, options.namespace, connection.namespace)
                 question = await with_facts(question, namespace, kube)
-                found.append((question, await reader.seen(question.service, namespace)))
+                seen = await reader.seen(question.service, namespace)
+                found.append((over_nodes(question, seen.gpus), seen))
             return found
     except CliError as error:
         error.exit_code = ExitCode.NOT_ASKED  # 1 would say that it does not fit
@@ -136,6 +139,13 @@ def _no_right() -> CliError:
     return error
 
 
+def over_nodes(question: Question, cluster: ClusterGPUs) -> Question:
+    """The question with a number for `nodes: auto`."""
+    service = groups.over_nodes(question.service, cluster)
+    request = replace(question.request, nodes=service.spec.parallelism.node_count)
+    return replace(question, service=service, request=request)
+
+
 def on_offer(question: Question, seen: Seen) -> Question:
     """The same about the products that are named and those of the cluster's nodes, for a grid."""
     if accelerator_resource(question.service) is None:
@@ -160,18 +170,22 @@ def answered(question: Question, seen: Seen) -> Answer:
     spec = pod_template(service, seen.settings, chosen)["spec"]
     excluded = (*(chosen.excluded_gpus or ()), *(chosen.excluded_architectures or ()))
     pods = _Pods(spec, resource, product if is_required else None, excluded, requests_of(spec))
+    size = service.spec.parallelism.node_count
     placement = Placement(
         product,
         resource,
         _places(pods, seen.room),
         asked=service.spec.scaling.replicas,
         is_planned=found.plan.verdict in (Fit.FITS, Fit.TIGHT),
-        quota=least_admitted(seen.quotas, pods.wanted, {}),
+        quota=least_admitted(seen.quotas, {name: each * size for name, each in pods.wanted.items()}, {}),
         unknown=seen.room.unknown,
         is_required=is_required,
+        size=size,
+        topology_key=domain_label(spec),
+        domains=_domains(pods, seen.room, size) if size > 1 else (),
     )
     if placement.replicas == 0:
-        placement = replace(placement, reason=_reason(pods, seen, placement.nodes))
+        placement = replace(placement, reason=_reason(pods, seen, placement))
     return replace(found, placement=placement)
 
 
@@ -264,6 +278,9 @@ class _Pods:
         """Nodes that have what they ask for."""
         return (node for node in room.nodes if self._has_resource(node))
 
+    def room_on(self, node: NodeRoom) -> int:
+        return fitting_on_separate_devices(node, self.wanted, self.resource)
+
     def _has_resource(self, node: NodeRoom) -> bool:
         return self.resource is None or bool(node.allocatable.get(self.resource))
 
@@ -275,8 +292,18 @@ def _places(pods: _Pods, room: Room) -> tuple[NodePlace, ...]:
     return tuple(sorted(found, key=lambda node: (-node.replicas, -node.free, node.name)))
 
 
-def _reason(pods: _Pods, seen: Seen, nodes: Sequence[NodePlace]) -> str:
+def _domains(pods: _Pods, room: Room, size: int) -> tuple[tuple[str, int], ...]:
+    """Those with the most room for replicas of several pods first."""
+    found = replicas_by_domain(pods.may_go_to(room), domain_label(pods.spec), pods.room_on, size)
+    return tuple(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+
+
+def _reason(pods: _Pods, seen: Seen, placement: Placement) -> str:
     """About the nodes that pods may go to; where there are none, an example of what keeps them away."""
+    nodes = placement.nodes
+    if any(node.replicas for node in nodes) and not (placement.quota and placement.quota.replicas == 0):
+        within = "" if placement.topology_key is None else f" with the same {placement.topology_key}"
+        return f"A replica needs room on {placement.size} nodes{within} at once."
     if pods.resource is None:
         return "No node that the pods may go to has the CPUs and the memory that a replica asks for."
     asked, room = (
@@ -290,9 +317,9 @@ def _reason(pods: _Pods, seen: Seen, nodes: Sequence[NodePlace]) -> str:
 
 
 def _place(node: NodeRoom, pods: _Pods, *, is_reachable: bool) -> NodePlace:
-    resource, labels = pods.resource, (node.product, _product(node, pods.resource))
+    resource, labels, label = pods.resource, (node.product, _product(node, pods.resource)), domain_label(pods.spec)
     node = node if resource is None else replace(node, product=node.product_of(resource))
-    replicas = fitting_on_separate_devices(node, pods.wanted, resource) if is_reachable else 0
+    replicas = pods.room_on(node) if is_reachable else 0
     has, why = _product(node, resource), None
     if not is_reachable:
         why = _kept_away(node, pods, has, is_of_product=pods.product in (None, *labels))
@@ -311,6 +338,7 @@ def _place(node: NodeRoom, pods: _Pods, *, is_reachable: bool) -> NodePlace:
         int(node.free(resource)) if resource is not None else 0,
         replicas,
         None if why is None else clean(why),
+        None if label is None or label not in node.labels else clean(node.labels[label]),
     )
 
 

@@ -29,6 +29,7 @@ from llmservice_operator.observe.failures.pod_events import PodEvents
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.service.decide import decide
 from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.devices import ClusterDevices
 from llmservice_planner.model.reading import ConfigReading, Stopped, read, stopped
 from llmservice_planner.room import Room
 
@@ -141,6 +142,9 @@ class ClusterReader:
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
         return ClusterGPUs(not_listed=self._WHY)
 
+    async def devices(self, driver: str, device_class: str, node_selector: Mapping[str, str]) -> ClusterDevices:
+        return ClusterDevices(unread=self._WHY)
+
     async def room(self, resource: str | None) -> Room:
         return Room(unknown=self._WHY)
 
@@ -184,6 +188,8 @@ async def _read(needed: Requirements, source: ClusterReader) -> dict[str, Any]:
         values["reading"] = ConfigReading(needed.reading, _config(needed.reading))
     if needed.gpus is not None:
         values["gpus"] = await source.gpus(needed.gpus.resource, dict(needed.gpus.node_selector))
+    if (asked := needed.devices) is not None:
+        values["devices"] = await source.devices(asked.driver, asked.device_class, dict(asked.node_selector))
     if needed.room is not None:
         values["room"] = await source.room(needed.room.resource)
     if needed.pod_events:  # they explain a failure, and change no object

@@ -347,7 +347,8 @@ async def of_service(kube: Api, material: Material, namespace: str, name: str, l
     add_object(material, found)
     children: list[Json] = [found]
     # Of the spec, or of replicas that have not moved to one node yet.
-    is_wide = ((found.get("spec") or {}).get("parallelism") or {}).get("nodes", 1) > 1 or status_of(found).get("groups")
+    nodes = ((found.get("spec") or {}).get("parallelism") or {}).get("nodes", 1)
+    is_wide = nodes != 1 or status_of(found).get("groups")
     for resource in (*_CHILDREN, *_OF_GROUPS) if is_wide else _CHILDREN:
         children += await listed(kube, material, resource, namespace, selector_text(name))
     inspecting = f"{INSPECTS_LABEL}={name}"

@@ -8,17 +8,31 @@ of one domain, whose label the pods get with it: the scheduler would choose one 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmservice_api.constants import GROUP_GATE
-from llmservice_planner.room import fitting_on_separate_devices, nodes_for, places_by_domain, requests_of
+from llmservice_api.service import LLMService, cached_by_spec
+from llmservice_api.spec import LLMServiceSpec
+from llmservice_planner.cluster import ClusterGPUs, fewest_nodes
+from llmservice_planner.room import (
+    NodeRoom,
+    by_domain,
+    fitting_on_separate_devices,
+    nodes_for,
+    places_by_domain,
+    requests_of,
+)
 
-from llmservice_operator.decision import GroupTurn, Inputs, Release, Requirements, RoomQuery
+from llmservice_operator.decision import GPUsQuery, GroupTurn, Inputs, Release, Requirements, RoomQuery, value_of
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.manifests.server import accelerator_resource, domain_label
+from llmservice_operator.manifests.revision import revision_key
+from llmservice_operator.manifests.server import accelerator_resource, domain_label, tolerations
 from llmservice_operator.observe.observed import POD, Observed
 from llmservice_operator.workload.port import Replica, WorkloadFacts
 
+MOST_NODES = 4
+"""That a message names."""
 RECHECK_SECONDS = 10.0
 """Seconds until room is looked for again: lists of nodes are shared for as long."""
 
@@ -33,6 +47,41 @@ class GroupStep:
     is_placing: bool = False
     """Pods look for nodes, or will now."""
     recheck_after: float | None = None
+
+
+def with_nodes(inputs: Inputs) -> Inputs | Requirements:
+    """The inputs with a number for `nodes: auto`: the one that runs while it is of this spec, since nodes come and go,
+    else the fewest nodes that have enough GPUs."""
+    service = inputs.stored
+    if service is None or service.spec.parallelism.nodes != "auto":
+        return inputs
+    for live in inputs.observed.workloads:
+        spec = _over(service.spec, live.nodes)
+        if any(each.label == live.revision and each.key == revision_key(spec) for each in inputs.observed.revisions):
+            return replace(inputs, stored=replace(service, spec=spec))
+    if accelerator_resource(service) is not None and inputs.gpus is None:
+        return Requirements(gpus=GPUsQuery.of(service))
+    return replace(inputs, stored=over_nodes(service, value_of(inputs.gpus, ClusterGPUs())))
+
+
+def over_nodes(service: LLMService, cluster: ClusterGPUs) -> LLMService:
+    """The service with a number for `nodes: auto`, by the cluster's nodes: of usual ones where devices are claimed, and
+    one on CPUs."""
+    parallelism = service.spec.parallelism
+    if parallelism.nodes != "auto":
+        return service
+    products = service.spec.accelerator.products or ()
+    is_cpu = service.spec.accelerator.type == "cpu"
+    count = 1 if is_cpu else fewest_nodes(parallelism, cluster, tolerations(service), products)
+    return replace(service, spec=_over(service.spec, count))
+
+
+@cached_by_spec
+def _over(spec: LLMServiceSpec, nodes: int) -> LLMServiceSpec:
+    """With as many nodes; on one, without what is of several."""
+    of_several = dict.fromkeys(("topology_key", "step_timeout_seconds", "network", "data_parallel_mode"))
+    changed = {"nodes": nodes, **(of_several if nodes == 1 else {})}
+    return spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update=changed)})
 
 
 def group_step(inputs: Inputs) -> GroupStep | Requirements:
@@ -127,7 +176,11 @@ def _place(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> _Place |
     spec = workload.template().get("spec") or {}
     label, nodes = domain_label(spec), list(nodes_for(room, spec))
     wanted = requests_of(spec)
-    places = places_by_domain(nodes, label, lambda node: fitting_on_separate_devices(node, wanted, resource))
+
+    def room_on(node: NodeRoom) -> int:
+        return fitting_on_separate_devices(node, wanted, resource)
+
+    places = places_by_domain(nodes, label, room_on)
     # The smallest that is large enough: others stay whole for larger replicas.
     enough = min(((count, name) for name, count in places.items() if count >= workload.nodes), default=None)
     if enough is not None:
@@ -135,4 +188,13 @@ def _place(inputs: Inputs, workload: WorkloadFacts, turn: GroupTurn) -> _Place |
     if room.unknown is not None or not nodes or (inputs.settings.has_node_autoscaler and not turn.are_others_placing):
         return _Place()
     within = "" if label is None else f" within one {label}"
-    return f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once{within}"
+    lacking = f"Insufficient {resource or 'cpu or memory'} for {workload.nodes} pods of a replica at once{within}"
+    return lacking + _most_room(by_domain(filter(room_on, nodes), label))
+
+
+def _most_room(free: Mapping[str, Sequence[NodeRoom]]) -> str:
+    """The domain where the fewest nodes are missing, with those that have room; empty where none has."""
+    domain, there = min(free.items(), key=lambda each: (-len(each[1]), each[0]), default=("", ()))
+    names = [node.name for node in there[:MOST_NODES]]
+    more = ", ..." if there[MOST_NODES:] else ""
+    return f": {len(there)} now{domain and f' in {domain}'} ({', '.join(sorted(names))}{more})" if there else ""

@@ -178,6 +178,11 @@ class ClaimFacts(ChildFacts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimTemplateFacts(ChildFacts):
+    kind: ClassVar[str] = "ResourceClaimTemplate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionFacts(ChildFacts):
     """A ControllerRevision: a recorded pod template and the key of its revision."""
 

@@ -171,7 +171,7 @@ def group_policy(llm: LLMService, settings: Settings) -> Manifest | None:
     vLLM's ranks talk on ports that the system chooses, without authentication: to others all ports are closed but
     those of clients, of probes and of declared sidecars. These it opens to everybody: policies of a namespace add up.
     """
-    if llm.spec.parallelism.nodes == 1 or not (settings.has_groups and settings.has_group_policy):
+    if llm.spec.parallelism.node_count == 1 or not (settings.has_groups and settings.has_group_policy):
         return None
     members = {"matchLabels": selector(llm), "matchExpressions": [{"key": RANK_LABEL, "operator": "Exists"}]}
     declared = {

@@ -55,7 +55,7 @@ def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
 
 def _of_group(llm: LLMService) -> Iterator[EnvVar]:
     """What a pod of a group reports of itself, and the token by which its members know each other."""
-    if llm.spec.parallelism.nodes == 1:
+    if llm.spec.parallelism.node_count == 1:
         return
     yield {"name": contract.GROUP_TOKEN_ENV, "value": group_token(llm)}
     for variable, path in (
@@ -200,7 +200,7 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if llm.spec.runtime.sleep_mode:
         variables["VLLM_SERVER_DEV_MODE"] = "1"
-    if llm.spec.parallelism.nodes > 1:
+    if llm.spec.parallelism.node_count > 1:
         # vLLM's own limit is 300 s, for which a stream would hang after the network was cut.
         variables["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] = str(llm.spec.parallelism.step_timeout_seconds or STEP_SECONDS)
         variables |= network.variables(llm)

@@ -32,6 +32,7 @@ from llmservice_operator.manifests.containers import (
     transfer_environment,
     volumes,
 )
+from llmservice_operator.manifests.devices import resource_claims, written_claim
 from llmservice_operator.manifests.meta import (
     CONTAINER_SECURITY,
     Manifest,
@@ -87,6 +88,7 @@ def pod_template(llm: LLMService, settings: Settings, chosen: RevisionChoices = 
         chosen.host_memory_gib,
         start.get("budgetSeconds"),
         start.get("usualSeconds"),
+        str((chosen.claim or written_claim(llm) or {}).get("name", "")),
     )
 
 
@@ -101,6 +103,7 @@ def _rendered(
     host_memory_gib: int,
     budget_seconds: int | None,
     usual_seconds: int | None,
+    claim_template: str,
 ) -> Manifest:
     times = {"budgetSeconds": budget_seconds, "usualSeconds": usual_seconds}
     start = {name: seconds for name, seconds in times.items() if seconds is not None}
@@ -113,6 +116,7 @@ def _rendered(
     )
     mounted = volumes(llm, settings)
     every = {m.name: m for m in (*mounted, *fetch_volumes(llm, settings))}
+    claims = resource_claims(llm, claim_template)
     given = llm.spec.pod_template
     spec: Manifest = {
         "initContainers": [
@@ -120,7 +124,7 @@ def _rendered(
             *(_users_container(container, settings) for container in given.spec.init_containers),
             *fetch_containers(llm, settings),
         ],
-        "containers": [_server(llm, settings, chosen, host_memory_gib, mounted)],
+        "containers": [_server(llm, settings, chosen, host_memory_gib, mounted, claims[1])],
         "volumes": [m.volume() for m in every.values()] + [dict(v) for v in given.spec.volumes],
         "securityContext": pod_security(llm, settings),
         # Removes the token and the Service variables: a Service named `vllm` would set VLLM_PORT, which vLLM reads.
@@ -128,6 +132,7 @@ def _rendered(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": contract.grace_period_seconds(llm.spec.drain.timeout_seconds),
         **network.pod_fields(llm),
+        **({"resourceClaims": claims[0]} if claims[0] else {}),
         **_placement(llm, settings, chosen),
     }
     answers = {} if llm.spec.parallelism.data_parallel_mode is None else {API_SERVER_LABEL: "true"}
@@ -149,7 +154,12 @@ def _runtime_container(llm: LLMService, settings: Settings, host_memory_gib: int
 
 
 def _server(
-    llm: LLMService, settings: Settings, chosen: RevisionChoices, host_memory_gib: int, mounted: list[Mounted]
+    llm: LLMService,
+    settings: Settings,
+    chosen: RevisionChoices,
+    host_memory_gib: int,
+    mounted: list[Mounted],
+    claims: list[dict[str, Any]],
 ) -> Manifest:
     runtime, given = llm.spec.runtime, llm.spec.pod_template.spec
     flags = vllm_arguments(llm, vllm_version(llm, settings), chosen)
@@ -160,7 +170,7 @@ def _server(
         "args": [*serve_options(llm, settings, chosen).to_args(), "--", *flags],
         "env": environment(llm, settings),
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in _ports(llm).items()],
-        "resources": server_resources(llm, settings, host_memory_gib),
+        "resources": server_resources(llm, settings, host_memory_gib) | ({"claims": claims} if claims else {}),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [m.mount() for m in mounted] + [dict(m) for m in given.volume_mounts],
         # A short period, so that Ready follows soon; the supervisor enforces the start budget.
@@ -177,7 +187,7 @@ def _server(
 
 
 def _ports(llm: LLMService) -> dict[str, int]:
-    is_group = llm.spec.parallelism.nodes > 1
+    is_group = llm.spec.parallelism.node_count > 1
     group = {contract.GROUP_PORT_NAME: contract.GROUP_PORT} if is_group else {}
     http = contract.LEADER_PORT_NAME if is_group else contract.HTTP_PORT_NAME
     return {http: contract.HTTP_PORT, contract.STATE_PORT_NAME: contract.STATE_PORT, **group}
@@ -433,7 +443,7 @@ def _devices(llm: LLMService, chosen: RevisionChoices) -> tuple[Device, ...]:
 
 def _sizes(parallelism: Parallelism) -> dict[str, Any]:
     """Without the number of nodes where it is one: no stored status changes by an upgrade."""
-    left_out = ("network", "topologyKey", *(("nodes",) if parallelism.nodes == 1 else ()))
+    left_out = ("network", "topologyKey", *(("nodes",) if parallelism.node_count == 1 else ()))
     return {name: value for name, value in in_force(parallelism).items() if name not in left_out}
 
 
@@ -442,17 +452,17 @@ def _accelerator(llm: LLMService) -> dict[str, Any]:
     if accelerator.type == "cpu":
         return {"type": "cpu", "count": 0}
     utilization = accelerator.gpu_memory_utilization
-    return {
-        "type": accelerator.type,
-        "resourceName": accelerator_resource(llm),
-        "count": llm.spec.parallelism.accelerators,
-        "gpuMemoryUtilization": GPU_MEMORY_UTILIZATION if utilization is None else utilization,
-    }
+    return _known(
+        type=accelerator.type,
+        resourceName=accelerator_resource(llm),
+        count=llm.spec.parallelism.accelerators,
+        gpuMemoryUtilization=GPU_MEMORY_UTILIZATION if utilization is None else utilization,
+    )
 
 
 def gpus(llm: LLMService) -> int:
     """GPUs that all desired replicas request together."""
-    return 0 if accelerator_resource(llm) is None else llm.spec.scaling.replicas * llm.spec.parallelism.accelerators
+    return 0 if llm.spec.accelerator.type == "cpu" else llm.spec.scaling.replicas * llm.spec.parallelism.accelerators
 
 
 def _known(**values: Any) -> dict[str, Any]:

@@ -129,6 +129,8 @@ class RevisionChoices:
     """Products on which the model does not fit, where the spec lists none."""
     excluded_architectures: Sequence[str] | None = None
     """Architectures of nodes for which the images are not built."""
+    claim: Json | None = None
+    """Name and content of its ResourceClaimTemplate, where the operator claims devices."""
     recorded: Json | None = field(default=None, compare=False, repr=False)
     """The record from which this was read, written back unchanged: `data` of a ControllerRevision is immutable."""
 

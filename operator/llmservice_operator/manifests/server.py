@@ -155,7 +155,7 @@ def _media_domains(spec: LLMServiceSpec) -> tuple[str, ...] | None:
 def serve_options(llm: LLMService, settings: Settings, chosen: RevisionChoices = NO_CHOICES) -> ServeOptions:
     """Options of the supervisor."""
     start = chosen.start or {}
-    extension, is_group = llm.spec.context_extension, llm.spec.parallelism.nodes > 1
+    extension, is_group = llm.spec.context_extension, llm.spec.parallelism.node_count > 1
     return ServeOptions(
         accelerator=llm.spec.accelerator.type,
         expected_version=vllm_version(llm, settings),
@@ -169,7 +169,7 @@ def serve_options(llm: LLMService, settings: Settings, chosen: RevisionChoices =
         context_extension=None if extension is None else extension.argument,
         adapters_file=adapters_file(llm.spec),
         api_keys_file=None if llm.spec.endpoint.api_key_secret_ref is None else API_KEYS_FILE,
-        nodes=llm.spec.parallelism.nodes,
+        nodes=llm.spec.parallelism.node_count,
         data_parallel_mode=llm.spec.parallelism.data_parallel_mode,
         keep_variable=tuple(variable["name"] for variable in llm.spec.runtime.env if is_credential(variable["name"])),
     )
@@ -210,8 +210,10 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 
 
 def accelerator_resource(llm: LLMService) -> str | None:
-    """The extended resource of one accelerator; None on CPUs."""
+    """The extended resource of one accelerator; None on CPUs, and for devices of claims."""
     accelerator = llm.spec.accelerator
+    if accelerator.has_claims:
+        return None
     return accelerator.resource_name or RESOURCES.get(accelerator.type)
 
 

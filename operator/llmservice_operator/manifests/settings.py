@@ -71,6 +71,8 @@ class Settings:
     """Whether replicas over several nodes get a NetworkPolicy."""
     has_node_autoscaler: bool = False
     """Whether pods of a group look for nodes without room for all of them, one group at a time, so that nodes come."""
+    has_dynamic_resources: bool = False
+    """Whether services may claim devices: ResourceClaimTemplates are then watched, and need a right."""
 
     @property
     def activator_service(self) -> tuple[str, str] | None:

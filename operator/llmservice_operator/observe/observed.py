@@ -24,6 +24,7 @@ from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import (
     ChildFacts,
     ClaimFacts,
+    ClaimTemplateFacts,
     HoldingSliceFacts,
     JobFacts,
     RevisionFacts,
@@ -250,6 +251,7 @@ _CHILDREN: tuple[type[ChildFacts], ...] = (
     *(workload.facts for workload in WORKLOADS),
     ServiceFacts,
     ClaimFacts,
+    ClaimTemplateFacts,
     RevisionFacts,
     JobFacts,
     *(facts_of(child.kind) for child in CHILD_KINDS),
@@ -301,6 +303,8 @@ class Observed:
     """The one that serves first; another one is of a change between one and several nodes."""
     service: ServiceFacts | None = None
     claims: tuple[ClaimFacts, ...] = ()
+    claim_templates: tuple[ClaimTemplateFacts, ...] = ()
+    """Claims of devices that the operator wrote, of several revisions."""
     others: tuple[ChildFacts, ...] = ()
     """Those of the kinds in `llmservice_api/constants.py`."""
     revisions: tuple[RevisionFacts, ...] = ()
@@ -349,6 +353,9 @@ class Observed:
             workloads=workloads_of(projections, name),
             service=named(ServiceFacts.kind, name),
             claims=tuple(facts for claim in claim_names(name) if (facts := named(ClaimFacts.kind, claim)) is not None),
+            claim_templates=()
+            if ClaimTemplateFacts.kind in hidden
+            else tuple(sorted(all_of(ClaimTemplateFacts.kind), key=lambda facts: facts.name)),
             others=tuple(
                 facts
                 for child in CHILD_KINDS
@@ -380,7 +387,7 @@ class Observed:
         return self.workloads[0] if self.workloads else None
 
     def children(self) -> Iterator[ChildFacts]:
-        yield from (c for c in (self.service, *self.claims, *self.workloads) if c is not None)
+        yield from (c for c in (self.service, *self.claims, *self.claim_templates, *self.workloads) if c is not None)
         yield from self.others
         yield from self.slices
         yield from self.revisions

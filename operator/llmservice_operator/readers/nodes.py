@@ -14,18 +14,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from kubeloop.client import KubeClient
-from kubeloop.errors import Forbidden, Invalid
+from kubeloop.errors import Forbidden, Invalid, NotFound
 from kubeloop.resources import POD, RESOURCE_QUOTA, Resource
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_api.errors import checked_reader
 from llmservice_planner.cluster import ClusterGPUs
+from llmservice_planner.devices import ClusterDevices, DeviceSlice
 from llmservice_planner.room import NodeRoom, PlacedPod, Quota, Room, amounts, requests_of, with_pods
 
 JSON = Mapping[str, Any]
 _T = TypeVar("_T")
 
 NODE = Resource("", "v1", "nodes", "Node")
+RESOURCE_SLICE = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice")
 RIGHT = "list nodes"
+RIGHT_TO_SLICES = f"list {RESOURCE_SLICE.full_name}"
 RIGHT_TO_PODS = "list pods in all namespaces"
 KEPT_SECONDS = 10.0
 """Seconds: many services that are planned at once share one list."""
@@ -74,6 +77,8 @@ class Nodes:
         self._clock = clock
         self._listed: dict[str, _Listed] = {}
         """By node selector: a service for other nodes does not wait until this list expires."""
+        self._published: tuple[float, tuple[DeviceSlice, ...] | str] | None = None
+        """ResourceSlices, with the time of the read."""
         self._reading = asyncio.Lock()
 
     async def gpus(self, resource: str, node_selector: Mapping[str, str]) -> ClusterGPUs:
@@ -89,6 +94,21 @@ class Nodes:
             if resource not in listed.gpus:
                 listed.gpus[resource] = ClusterGPUs.of(listed.nodes, resource)
             return listed.gpus[resource]
+
+    async def devices(self, driver: str, device_class: str, node_selector: Mapping[str, str]) -> ClusterDevices:
+        """Devices that a claim of this class may get on schedulable nodes with these labels, or why they are not known.
+
+        Other errors are raised.
+        """
+        labels = ",".join(f"{key}={value}" for key, value in sorted(node_selector.items()))
+        async with self._reading:
+            listed = await self._nodes(labels)
+            if listed.is_forbidden:
+                return ClusterDevices(unread=f"the operator has no right to {RIGHT}")
+            slices = await self._slices()
+            if isinstance(slices, str):
+                return ClusterDevices(unread=slices)
+            return ClusterDevices.of(slices, listed.nodes, driver, device_class)
 
     async def room(self, resource: str | None) -> Room:
         """Free resources of schedulable nodes, and which pods hold accelerators of this kind, or the missing
@@ -107,6 +127,20 @@ class Nodes:
     def forget(self, before: float) -> None:
         """Drop what was read before this time of the clock."""
         self._listed = {labels: listed for labels, listed in self._listed.items() if listed.read_at > before}
+
+    async def _slices(self) -> tuple[DeviceSlice, ...] | str:
+        """Those of devices of one node, or why there are none, as a clause."""
+        now = self._clock()
+        if self._published is None or now - self._published[0] >= KEPT_SECONDS:
+            found: tuple[DeviceSlice, ...] | str
+            try:
+                found = tuple(await self._each(RESOURCE_SLICE, "", device_slice))
+            except Forbidden:
+                found = f"the operator has no right to {RIGHT_TO_SLICES}"
+            except NotFound:
+                found = f"the cluster has no {RESOURCE_SLICE.full_name} of {RESOURCE_SLICE.api_version}"
+            self._published = now, found
+        return self._published[1]
 
     async def _nodes(self, labels: str) -> _Listed:
         now = self._clock()
@@ -153,6 +187,10 @@ def node_room(node: JSON) -> NodeRoom | None:
         taints=tuple(sorted(_taints(spec))),
         labels=labels,
     )
+
+
+device_slice = functools.partial(checked_reader, RESOURCE_SLICE.kind)(DeviceSlice.from_object)
+"""A ResourceSlice; None for devices that are not of one node."""
 
 
 def owner_of(pod: JSON) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
 from llmservice_operator.behaviours.fit.assess import FitAssessment, assess
-from llmservice_operator.behaviours.groups import GroupStep, group_step
+from llmservice_operator.behaviours.groups import GroupStep, group_step, with_nodes
 from llmservice_operator.behaviours.holding import (
     HoldingInputs,
     RolloutHolding,
@@ -40,6 +40,7 @@ from llmservice_operator.children import (
     adopted_records,
     applies,
     between_kinds,
+    claims_unseen,
     desired_children,
     finished_jobs,
     groups_unseen,
@@ -106,10 +107,13 @@ def decide(inputs: Inputs) -> Decision | Requirements:
     """The decision; or what has to be read first, after which more may be needed."""
     if inputs.parent["metadata"].get("deletionTimestamp") is not None:
         return Decision(notes=(Reason.DELETING.summary,))
-    step = group_step(inputs)
+    known = with_nodes(inputs)
+    if isinstance(known, Requirements):
+        return known
+    step = group_step(known)
     if isinstance(step, Requirements):
         return step
-    inputs = replace(inputs, observed=step.observed)
+    inputs = replace(known, observed=step.observed)
     found, rollback = _decide(inputs)
     return found if isinstance(found, Requirements) else complete(with_groups(found, step), inputs, rollback)
 
@@ -165,7 +169,9 @@ def _of_selection(case: Case, holding: ScaleToZero, selection: Selection) -> Dec
     runs = live is not None and live.revision == desired.label
     if fit.hold is not None and selection.rollback is None and not selection.service.spec.paused and not runs:
         return hold_edit(case, holding, selection.service, fit)
-    if (unseen := groups_unseen(selection.service, inputs.observed, desired.template)) is not None:
+    unseen = groups_unseen(selection.service, inputs.observed, desired.template)
+    unseen = unseen or claims_unseen(selection.service, inputs.observed, desired.template)
+    if unseen is not None:
         return hold_edit(case, holding, selection.service, replace(fit, hold=unseen))
     step = _step(inputs, selection, desired)
     return step if isinstance(step, Requirements) else _roll_out(case, holding, selection, fit, desired, step)
@@ -421,8 +427,8 @@ def _serving(service: LLMService, observed: Observed, settings: Settings) -> lis
         return []
     record = next((r for r in own_revisions(service, observed) if r.label == live.revision), None)
     listed = observed.service.adapters if observed.service is not None else None
-    template = record.data()["template"] if record is not None else None
-    return held_edit_children(service, observed, live, template, _strategy(service, observed), listed, settings)
+    data = record.data() if record is not None else None
+    return held_edit_children(service, observed, live, data, _strategy(service, observed), listed, settings)
 
 
 def _strategy(service: LLMService, observed: Observed) -> Strategy:

@@ -111,6 +111,11 @@ async def _with(needed: Requirements, inputs: Inputs, key: Key, ctx: Context) ->
     if needed.gpus is not None:
         found = await ctx.nodes.gpus(needed.gpus.resource, dict(needed.gpus.node_selector))
         read["gpus"] = Part(found, "nodes of the cluster")
+    if needed.devices is not None:
+        found_devices = await ctx.nodes.devices(
+            needed.devices.driver, needed.devices.device_class, dict(needed.devices.node_selector)
+        )
+        read["devices"] = Part(found_devices, "nodes and ResourceSlices of the cluster")
     if needed.room is not None:
         read["room"] = await room(needed.room, key, ctx)
     if needed.pod_events:

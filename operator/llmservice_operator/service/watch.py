@@ -39,6 +39,7 @@ from llmservice_api.constants import (
     LLMSERVICE,
     MANAGED_BY_LABEL,
     OPERATOR,
+    RESOURCE_CLAIM_TEMPLATE,
     SERVICE_LABEL,
     UPDATE_REQUESTED_ANNOTATION,
 )
@@ -144,6 +145,8 @@ def watched_children(settings: Settings) -> tuple[Resource, ...]:
     unused = {child.kind for child in CHILD_KINDS if child.setting and not getattr(settings, child.setting)}
     if not settings.has_groups:
         unused.add(LEADER_WORKER_SET.kind)
+    if not settings.has_dynamic_resources:
+        unused.add(RESOURCE_CLAIM_TEMPLATE.kind)
     return tuple(resource for resource in CHILD_RESOURCES if resource.kind not in unused)
 
 
@@ -314,7 +317,7 @@ def _about(resource: Resource, obj: Mapping[str, Any]) -> tuple[Key | None, str]
 
 DISPENSABLE = (JOB, ENDPOINT_SLICE)
 """Optional for services: without them models are not inspected, and a ready pod counts as serving."""
-OPTIONAL = (LEADER_WORKER_SET, *(child.resource for child in CHILD_KINDS if child.is_optional))
+OPTIONAL = (LEADER_WORKER_SET, RESOURCE_CLAIM_TEMPLATE, *(child.resource for child in CHILD_KINDS if child.is_optional))
 """Without permission or CRD, services without such a child run."""
 TRIES = 3
 """Refusals in a row after which such a kind is hidden: a starting API server may refuse for some seconds."""

@@ -144,6 +144,8 @@ SCALING = config_map("services: {scalerAddress: 'a.b.svc:9443', scalerAuthentica
 PLAIN, IMAGES = config_map("services: {}"), config_map("services: {defaultCpuImage: 'cpu:1'}")
 GROUPS = config_map("services: {hasGroups: true}")
 WIDE = service(parallelism={"tensorParallelSize": 2, "nodes": 2})
+DEVICES = config_map("services: {hasDynamicResources: true}")
+CLAIMING = service(accelerator={"claim": {"deviceClass": "gpu.nvidia.com"}})
 AUTOSCALED = service(scaling={"autoscaling": {"maxReplicas": 3}})
 HEALTHY = Facts(
     program=version(),

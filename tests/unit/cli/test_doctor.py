@@ -32,6 +32,7 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 SELF = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 LISTS = {
     "/apis/storage.k8s.io/v1/storageclasses": [storage_class()],
+    "/apis/resource.k8s.io/v1/deviceclasses": [],
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations": [],
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": [],
     "/api/v1/namespaces/team/limitranges": [],

@@ -20,8 +20,10 @@ from tests.unit.cli.doctor_world import (
     AVX,
     BOTH_LIMITS,
     BROKEN_GPU,
+    CLAIMING,
     CPU_DEFAULT,
     CPU_LIMITS,
+    DEVICES,
     FLOOR,
     FULL,
     GROUPS,
@@ -59,6 +61,7 @@ from tests.unit.cli_world import Json
 
 OK, WARNING, PROBLEM, NOT_KNOWN = Level.OK, Level.WARNING, Level.PROBLEM, Level.NOT_KNOWN
 
+WITH_CLAIMS = {"settings": (DEVICES,), "kubernetes": "v1.34.0"}
 FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
     "an old Kubernetes": ("kubernetes", {"kubernetes": "v1.30.9"}, PROBLEM, "v1.30.9"),
     "the oldest one": ("kubernetes", {"kubernetes": "v1.31.0-gke.1"}, OK, "v1.31.0"),
@@ -126,6 +129,26 @@ FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
         "v2",
     ),
     "groups": ("LeaderWorkerSet", {"settings": (GROUPS,), "lws_crd": (keda_crd("v1"),)}, OK, "serves"),
+    "no claims for a service": ("dynamic resources", {"services": (CLAIMING,)}, PROBLEM, "team/chat"),
+    "claims before 1.34": (
+        "dynamic resources",
+        {"settings": (DEVICES,), "kubernetes": "v1.33.2"},
+        PROBLEM,
+        "resource.k8s.io/v1",
+    ),
+    "another DeviceClass": (
+        "dynamic resources",
+        {**WITH_CLAIMS, "services": (CLAIMING,), "device_classes": (storage_class("other"),)},
+        PROBLEM,
+        "gpu.nvidia.com",
+    ),
+    "no driver of devices": ("dynamic resources", WITH_CLAIMS, WARNING, "no DeviceClass"),
+    "claims": (
+        "dynamic resources",
+        {**WITH_CLAIMS, "services": (CLAIMING,), "device_classes": (storage_class("gpu.nvidia.com"),)},
+        OK,
+        "gpu.nvidia.com",
+    ),
     "no KEDA": ("KEDA", {"settings": (SCALING,)}, PROBLEM, "scaledobjects.keda.sh"),
     "KEDA of another API": ("KEDA", {"settings": (SCALING,), "keda_crd": (keda_crd("v2"),)}, PROBLEM, "v2"),
     "an old KEDA": (

@@ -176,6 +176,43 @@ async def test_lines_have_their_time_where_it_is_asked_for(api: ApiServer, llmse
     assert ran.out.splitlines() == [f"{stamp(9)}  two sidecar     s"]
 
 
+def of_group(name: str, group: str, rank: str) -> Json:
+    made = pod(name, container("server"))
+    index = "leaderworkerset.sigs.k8s.io"
+    made["metadata"]["labels"] |= {f"{index}/group-index": group, f"{index}/worker-index": rank}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        ((), ["0", "0-1", "1", "1-1"]),
+        (("--rank", "0"), ["0", "1"]),
+        (("--rank", "1"), ["0-1", "1-1"]),
+        (("--rank", "1", "--pod", "1-1"), ["1-1"]),
+        (("--pod", "1"), ["1"]),
+    ],
+    ids=str,
+)
+async def test_pods_of_several_nodes_are_chosen_by_replica_and_rank(
+    api: ApiServer, llmservice: Command, words: Sequence[str], ends: list[str]
+) -> None:
+    """Two of them end in the same number."""
+    names = {"chat-0": ("0", "0"), "chat-0-1": ("0", "1"), "chat-1": ("1", "0"), "chat-1-1": ("1", "1")}
+    api.objects = {f"{SERVICES}/chat": service()} | {
+        f"{PODS}/{name}": of_group(name, *at) for name, at in names.items()
+    }
+    for name in names:
+        api.answers[f"{PODS}/{name}/log"] = logs({"server": f"{stamp(1)} {name}\n"})
+    ran = await llmservice.within("logs", "chat", *words)
+    assert sorted(line.split() for line in ran.out.splitlines()) == [[end, "vllm", f"chat-{end}"] for end in ends]
+
+
+async def test_a_rank_that_no_pod_has(api: ApiServer, llmservice: Command) -> None:
+    with pytest.raises(CliError, match=r"chat has no pod of rank 1\n.*choose one of: chat-a-one, chat-a-two"):
+        await llmservice.within("logs", "chat", "--rank", "1")
+
+
 CHOICES: dict[str, tuple[Sequence[str], list[str]]] = {
     "the supervisor's": (("--source", "supervisor"), ["Serving"]),
     "vLLM's": (("--source", "vllm", "--pod", "two"), ["two", "ERROR: four"]),

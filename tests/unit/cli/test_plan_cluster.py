@@ -152,6 +152,55 @@ async def test_slices_are_found_by_the_label_of_their_card(world: World) -> None
     assert (found["cluster"]["replicas"], rooms(found)["x"]) == (4, (4, 4, None))
 
 
+RACK = "example.com/rack"
+OVER_NODES: dict[str, tuple[list[Json], str | None, int, str]] = {
+    "each node has room for one pod of each": (
+        [node("a", L4, 4), node("b", L4, 4)],
+        None,
+        2,
+        "room for 2 replicas over",
+    ),
+    "one node has room for more pods": (
+        [node("a", L4, 8), node("b", L4, 2)],
+        None,
+        1,
+        "room for 1 replica over 2 nodes",
+    ),
+    "three nodes share them": ([node("a", L4, 4), node("b", L4, 2), node("c", L4, 2)], None, 2, "room for 2 replicas"),
+    "one node only": ([node("a", L4, 8)], None, 0, "A replica needs room on 2 nodes at once."),
+    "in one rack": (
+        [node("a", L4, 2, **{RACK: "r1"}), node("b", L4, 2, **{RACK: "r1"}), node("c", L4, 2, **{RACK: "r2"})],
+        RACK,
+        1,
+        f"{RACK} r1: room for 1, on a, b {RACK} r2: room for no replica, on c",
+    ),
+    "each in another rack": (
+        [node("a", L4, 2, **{RACK: "r1"}), node("b", L4, 2, **{RACK: "r2"}), node("c", L4, 2)],
+        RACK,
+        0,
+        f"A replica needs room on 2 nodes with the same {RACK} at once.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("there", "key", "replicas", "said"), OVER_NODES.values(), ids=OVER_NODES.keys())
+async def test_a_replica_over_two_nodes_needs_room_on_both(
+    there: list[Json], key: str | None, replicas: int, said: str, world: World
+) -> None:
+    world.has(*there)
+    within = {} if key is None else {"topologyKey": key}
+    parallelism = {"nodes": 2, "tensorParallelSize": 2, "pipelineParallelSize": 2, **within}
+    found = await world.planned(parallelism=parallelism)
+    assert found["cluster"]["replicas"] == replicas
+    assert said in " ".join((await world.plan(parallelism=parallelism)).out.split())
+
+
+async def test_a_quota_counts_all_pods_of_a_replica(world: World) -> None:
+    world.has(node("a", L4, 8), node("b", L4, 8), quota(**{"requests.nvidia.com/gpu": "9"}))
+    found = await world.planned(parallelism={"nodes": 2, "tensorParallelSize": 2, "pipelineParallelSize": 2})
+    assert found["cluster"]["replicas"] == 2
+
+
 async def test_the_gpus_of_one_replica_must_be_on_one_node(world: World) -> None:
     world.has(node("a", L4, 4), node("b", L4, 4), pod("one", "a", 1), pod("two", "b", 3))
     found = await world.planned(parallelism={"tensorParallelSize": 2})

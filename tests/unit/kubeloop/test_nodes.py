@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from kubeloop.client import AlwaysOpen, KubeClient
-from kubeloop.errors import Forbidden, Invalid, KubeError, Refused, Unreachable
+from kubeloop.errors import Forbidden, Invalid, KubeError, NotFound, Refused, Unreachable
 from kubeloop.informer import Cache
-from llmservice_operator.readers.nodes import KEPT_SECONDS, RIGHT, RIGHT_TO_PODS, Nodes, node_room, placed_of
+from llmservice_api.errors import UnreadableObject
+from llmservice_operator.readers.nodes import (
+    KEPT_SECONDS,
+    RIGHT,
+    RIGHT_TO_PODS,
+    RIGHT_TO_SLICES,
+    Nodes,
+    node_room,
+    placed_of,
+)
 from llmservice_operator.service.watch import PROJECTIONS, placed
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup, group_of
+from llmservice_planner.devices import ClusterDevices, DeviceGroup, DeviceModel
 from llmservice_planner.room import Holder, Room, Sharing
 
 from tests.support.patience import PATIENCE
@@ -201,6 +212,60 @@ async def test_a_missing_right_is_named(error: KubeError) -> None:
 async def test_a_missing_right_on_nodes_or_pods_leaves_the_room_unknown(kind: str, right: str) -> None:
     kube = Cluster(node(), error=BY_ANOTHER_AUTHORIZER, of=kind)
     assert await Nodes(kube).room(GPU) == Room(unknown=f"the operator has no right to {right}")
+
+
+PUBLISHED: Json = {
+    "metadata": {"name": "s"},
+    "spec": {
+        "driver": "gpu.nvidia.com",
+        "pool": {"name": "n", "generation": 1},
+        "nodeName": "n",
+        "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": "80Gi"}}}] * 2,
+    },
+}
+
+
+async def devices(nodes: Nodes) -> ClusterDevices:
+    return await nodes.devices("gpu.nvidia.com", "gpu.nvidia.com", {})
+
+
+async def test_published_devices_are_listed_once_for_some_seconds() -> None:
+    kube, clock = Cluster(node()), Clock()
+    odd: Json = {"metadata": {"name": "odd"}, "spec": {}}
+    for number, each in enumerate((PUBLISHED, odd)):
+        kube.api.objects[f"/apis/resource.k8s.io/v1/resourceslices/{number}"] = each
+    skipped: list[str] = []
+
+    @contextmanager
+    def contained(what: str) -> Iterator[None]:
+        try:
+            yield
+        except UnreadableObject:
+            skipped.append(what)
+
+    nodes = Nodes(kube, clock=clock, contained=contained)
+    found = await devices(nodes)
+    assert found.groups == (DeviceGroup(DeviceModel(80 * 2**30), 2),)
+    assert skipped == ["resourceslice"], "one that no driver wrote hides no other"
+    assert await devices(nodes) == found
+    assert kube.asked == [("nodes", ""), ("resourceslices", "")]
+    clock.now = KEPT_SECONDS
+    kube.api.objects.clear()
+    assert (await devices(nodes)).groups == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (BY_ANOTHER_AUTHORIZER, f"the operator has no right to {RIGHT_TO_SLICES}"),
+        (NotFound("no such kind", code=404), "the cluster has no resourceslices.resource.k8s.io of resource.k8s.io/v1"),
+    ],
+)
+async def test_slices_that_may_not_be_listed_are_not_known(error: KubeError, said: str) -> None:
+    nodes = Nodes(Cluster(node(), error=error, of="ResourceSlice"))
+    assert await devices(nodes) == ClusterDevices(unread=said)
+    forbidden = Nodes(Cluster(error=BY_ANOTHER_AUTHORIZER))
+    assert await devices(forbidden) == ClusterDevices(unread=f"the operator has no right to {RIGHT}")
 
 
 async def test_an_invalid_selector_selects_no_node() -> None:

@@ -50,6 +50,8 @@ def with_example(path: str) -> Json:
     }
     if path.startswith("scaling.autoscaling."):
         sections["scaling"]["autoscaling"] = {"maxReplicas": 4} | sections["scaling"]["autoscaling"]
+    if path.startswith("accelerator.claim."):
+        sections["accelerator"]["claim"] = {"deviceClass": "gpu.nvidia.com"} | sections["accelerator"]["claim"]
     return sections | {name: needed[name] | sections[name] for name in needed if name in sections}
 
 

@@ -112,7 +112,9 @@ def test_with_a_topology_key_all_pods_go_to_one_domain(
     assert {(each.pod, each.node_selector) for each in world.decide().release} == expected
     if rack is None:
         world.settle()
-        assert world.status["failure"]["evidence"] == [f"{LACKING} within one {RACK}"]
+        of_rack = next(number for number, (_, name) in enumerate(nodes) if name == "a")
+        found = f"{LACKING} within one {RACK}: 1 now in a (node-{of_rack})"
+        assert world.status["failure"]["evidence"] == [found]
 
 
 def test_pods_of_a_replica_are_kept_in_one_domain_by_its_recorded_template() -> None:
@@ -130,7 +132,7 @@ def test_without_room_the_status_says_what_all_of_them_lack_and_keeps_to_it_in_a
         world.group_turn = turn
         world.settle()
         assert world.condition("Ready") == ("False", "InsufficientGPUs")
-        assert world.status["failure"]["evidence"] == [LACKING]
+        assert world.status["failure"]["evidence"] == [f"{LACKING}: 1 now (node-0)"]
     assert world.decide().status is None, "nothing to write"
 
 

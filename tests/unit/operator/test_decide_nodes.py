@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 from llmservice_api.constants import API_SERVER_LABEL, GROUP_INDEX_LABEL, RANK_LABEL, SERVICE_LABEL
+from llmservice_api.service import LLMService
+from llmservice_operator.behaviours.groups import over_nodes
+from llmservice_planner.cluster import ClusterGPUs, NodeGroup
 from llmservice_planner.room import NodeRoom, Room, requests_of
 
-from tests.unit.decide_world import H100, World, a_pod, a_world
+from tests.unit.decide_world import H100, T4, World, a_pod, a_world
 
 ONE = {"tensorParallelSize": 2}
 TWO = {"tensorParallelSize": 2, "nodes": 2}
@@ -417,3 +420,46 @@ def test_ports_of_nodes_are_room_too(is_on_host: bool, strategy: str) -> None:
     world.edit(batching={"maxNumSeqs": 16})
     world.settle()
     assert world.status["rollout"]["strategy"] == strategy
+
+
+EIGHT, SIXTEEN = {"tensorParallelSize": 8}, {"tensorParallelSize": 8, "pipelineParallelSize": 2}
+OF_FOUR, TWO_OF_EIGHT = replace(H100, per_node=4, nodes=4), replace(H100, nodes=2)
+TAINTS = (("team", "a", "NoSchedule"),)
+EXPERTS = {"dataParallelSize": 16, "expertParallel": True}
+AUTO: dict[str, tuple[tuple[NodeGroup, ...], dict[str, Any], int]] = {
+    "a node has enough": ((H100,), EIGHT, 1),
+    "two nodes have": ((TWO_OF_EIGHT,), SIXTEEN, 2),
+    "four have": ((OF_FOUR,), SIXTEEN, 4),
+    "two of one product have, and more of another": ((TWO_OF_EIGHT, replace(T4, nodes=9)), SIXTEEN, 2),
+    "one of two has: the other may come": ((H100,), SIXTEEN, 2),
+    "of two products one each": ((H100, replace(H100, product="NVIDIA-H200")), SIXTEEN, 2),
+    "none is there: as usual machines": ((), SIXTEEN, 2),
+    "nodes with a taint do not count": ((replace(OF_FOUR, per_node=16, taints=TAINTS), TWO_OF_EIGHT), SIXTEEN, 2),
+    "engines with experts": ((TWO_OF_EIGHT,), EXPERTS, 2),
+    "engines with experts are shared out evenly": ((OF_FOUR,), {**EXPERTS, "dataParallelSize": 6}, 2),
+    "engines without experts stay on a node": ((OF_FOUR,), {"dataParallelSize": 8}, 1),
+    "three GPUs of nodes with two": ((replace(OF_FOUR, per_node=2),), {"pipelineParallelSize": 3}, 3),
+}
+
+
+@pytest.mark.parametrize(("groups", "sizes", "nodes"), AUTO.values(), ids=AUTO.keys())
+def test_auto_takes_the_fewest_nodes_that_have_the_gpus(
+    groups: tuple[NodeGroup, ...], sizes: dict[str, Any], nodes: int
+) -> None:
+    world = a_world(*groups, parallelism={**sizes, "nodes": "auto", "network": {"preset": "tcp"}})
+    found = over_nodes(LLMService.from_object(world.obj), world.gpus).spec.parallelism
+    assert (found.nodes, found.network is None) == (nodes, nodes == 1)
+
+
+def test_auto_stays_with_the_number_that_runs_until_the_spec_changes() -> None:
+    world = served(TWO)
+    world.edit(parallelism={**TWO, "nodes": "auto"})
+    world.gpus = ClusterGPUs((H100,))  # one node would have both
+    world.settle()
+    assert there(world) == {"LeaderWorkerSet": 1}
+    assert world.status["effective"]["parallelism"]["nodes"] == 2
+    assert world.condition("Ready") == ("True", "RolledOut"), "nothing restarts"
+    world.room = room(8, 8)
+    world.edit(parallelism={**TWO, "nodes": "auto"}, batching={"maxNumSeqs": 8, "maxModelLen": 8192})
+    world.settle()
+    assert there(world) == {"LeaderWorkerSet": 1, "Deployment": 1}, "a new revision is of the nodes of today"

@@ -106,7 +106,7 @@ def test_every_socket_address_is_short_enough() -> None:
 
 
 def test_configuration_is_json_where_it_says_so() -> None:
-    for where in (place.first(PATHS), place.second(PATHS)):
+    for where in (place.first(PATHS), place.added(PATHS)):
         for text in (configs.pod_network(where), configs.kubelet(PATHS, where), configs.kube_proxy(PATHS, where)):
             assert isinstance(json.loads(text), dict)
     assert isinstance(json.loads(configs.audit_policy()), dict)
@@ -119,7 +119,7 @@ def test_components_name_only_files_of_the_clone() -> None:
         *(
             make(PATHS, where)
             for make in (components.containerd, components.kubelet, components.kube_proxy)
-            for where in (place.first(PATHS), place.second(PATHS))
+            for where in (place.first(PATHS), place.added(PATHS))
         ),
     )  # fmt: skip
     assert len({component.name for component in made}) == len(made)

@@ -25,6 +25,7 @@ from llmservice_operator.behaviours.fit import planning
 from llmservice_operator.behaviours.fit.model_facts import ModelFacts, facts_for
 from llmservice_operator.behaviours.fit.planning import PlannerInput
 from llmservice_operator.decision import (
+    DevicesQuery,
     GPUsQuery,
     Inputs,
     Requirements,
@@ -32,9 +33,9 @@ from llmservice_operator.decision import (
     value_of,
 )
 from llmservice_operator.manifests import server
+from llmservice_operator.manifests.devices import driver, written_claim
 from llmservice_operator.manifests.inspection import inspection_key
 from llmservice_operator.manifests.revision import NO_CHOICES, RevisionChoices
-from llmservice_operator.manifests.server import accelerator_resource
 from llmservice_operator.observe.failures.pod_failure import gpu_of
 from llmservice_operator.observe.verdict import (
     Finding,
@@ -279,20 +280,25 @@ def _chosen(service: LLMService, pick: Pick, digest: str | None) -> tuple[Revisi
     """Choices for a revision, and the value of status.plan."""
     plan = document(pick.plan, digest)
     excluded, left_out = list(pick.excluded) or None, list(pick.left_out) or None
-    length = _length(service, pick.plan)
-    return RevisionChoices(pick.product, length, plan, excluded_gpus=excluded, excluded_architectures=left_out), plan
+    length, claimed = _length(service, pick.plan), written_claim(service, pick.need)
+    chosen = RevisionChoices(pick.product, length, plan, excluded_gpus=excluded, excluded_architectures=left_out)
+    return replace(chosen, claim=claimed), plan
 
 
 def _planned(inputs: Inputs, service: LLMService, asked: PlannerInput) -> Pick | Requirements:
     """The plan for the known device, or for the best one of the cluster."""
     if asked.request.device is not None or service.spec.accelerator.type == "cpu":
         return planning.plan_for_input(service, asked)
+    if service.spec.accelerator.resource_claims:
+        return planning.plan_for_claims(service, asked)
+    if (claim := service.spec.accelerator.claim) is not None:
+        if inputs.devices is not None:
+            return planning.pick_claimed(service, asked, inputs.devices.value)
+        selector = tuple(sorted(service.spec.pod_template.spec.node_selector.items()))
+        return Requirements(devices=DevicesQuery(driver(service), claim.device_class, selector))
     if inputs.gpus is not None:
         return planning.pick_device(service, asked, inputs.gpus.value)
-    resource = accelerator_resource(service)
-    assert resource is not None, "services on GPUs have one"
-    selector = service.spec.pod_template.spec.node_selector
-    return Requirements(gpus=GPUsQuery(resource, tuple(sorted(selector.items()))))
+    return Requirements(gpus=GPUsQuery.of(service))
 
 
 def _held_to(found: FitAssessment, service: LLMService) -> FitAssessment:

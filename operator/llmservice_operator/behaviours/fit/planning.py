@@ -12,9 +12,10 @@ from typing import Any
 from llmservice_api.engine import ContextExtension
 from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import MAX_CACHED_BYTES, LLMService, parse_spec
-from llmservice_planner import gpus, host, memory, remedies
+from llmservice_planner import devices, gpus, host, memory, remedies
 from llmservice_planner.checks import Combination, check, verdicts
 from llmservice_planner.cluster import ARCHITECTURE, ClusterGPUs, is_part
+from llmservice_planner.devices import ClusterDevices
 from llmservice_planner.model import reading
 from llmservice_planner.model.architecture import Architecture, Incomplete, InvalidModel, Tensors, UnsupportedModel
 from llmservice_planner.model.reading import ReadingFailed, ReadingStopped, Stopped
@@ -24,6 +25,7 @@ from llmservice_planner.quantity import gibibytes
 from llmservice_planner.requests import extended, limit_gib, request_of
 from llmservice_planner.room import profile_of
 
+from llmservice_operator.manifests.devices import device_count
 from llmservice_operator.manifests.pod_template import Server, server
 from llmservice_operator.manifests.revision import RevisionChoices
 from llmservice_operator.manifests.server import (
@@ -57,6 +59,10 @@ _STOPPED = {
     Stopped.TIME: f"The model's config.json was not read: it takes longer than it may. {_NEVER_AGAIN}",
     Stopped.DIED: f"The model's config.json was not read: the process that read it ended. {_NEVER_AGAIN}",
 }
+_CHOSEN_BY_CLAIMS = (
+    "Which GPU it will be is not known: your ResourceClaimTemplates choose it. Give the memory of one in "
+    "spec.accelerator.memory."
+)
 
 Json = Mapping[str, Any]
 
@@ -108,6 +114,17 @@ def pick_device(service: LLMService, asked: PlannerInput, cluster: ClusterGPUs) 
     return replace(choice, plan=plan)
 
 
+def pick_claimed(service: LLMService, asked: PlannerInput, cluster: ClusterDevices) -> Pick:
+    """The choice among devices that a claim may get, with remedies where it may not fit."""
+
+    def plan_for(device: Device, length: int | None) -> Plan:
+        planned = asked if length is None else replace(asked, request=replace(asked.request, max_model_len=length))
+        return plan_for_device(service, planned, device)
+
+    choice = devices.pick_claimed(demand(service), cluster, plan_for, is_amd=service.spec.accelerator.type == "amd")
+    return replace(choice, plan=with_remedies(service, choice.plan, on(asked, choice.device)))
+
+
 def plan_for_device(service: LLMService, asked: PlannerInput, device: Device | None) -> Plan:
     """The plan for one product; DoesNotFit where the planner cannot compute it, whatever its memory."""
     plan = answer(on(asked, device))
@@ -128,6 +145,17 @@ def plan_without_facts(service: LLMService, asked: PlannerInput, why_not: str) -
     return Pick(replace(plan_for_input(service, asked).plan, reason=why_not))
 
 
+def plan_for_claims(service: LLMService, asked: PlannerInput) -> Pick:
+    """The plan for devices that ResourceClaimTemplates of the user choose: only the spec can state their memory."""
+    memory = stated_memory_gib(service)
+    if memory is None:
+        plan, missing = answer(asked), "spec.accelerator.memory"
+        others = (item for item in plan.missing if "GPU" not in item)
+        return Pick(replace(plan, reason=_CHOSEN_BY_CLAIMS, missing=(missing, *others)))
+    device = Device(f"a GPU of {memory:g} GiB", memory, is_amd=service.spec.accelerator.type == "amd")
+    return Pick(with_remedies(service, plan_for_device(service, asked, device), on(asked, device)))
+
+
 def with_remedies(
     service: LLMService, plan: Plan, asked: PlannerInput, others: tuple[Device, ...] = (), most_gpus: int = _MOST_GPUS
 ) -> Plan:
@@ -142,7 +170,7 @@ def with_remedies(
         return plan
     if is_part(asked.request.device.name, ()):
         most_gpus = 1
-    most_gpus *= service.spec.parallelism.nodes
+    most_gpus *= service.spec.parallelism.node_count
     spec = service.spec.model_dump_json(by_alias=True, exclude_defaults=True)
     find = _try_remedies if len(spec) <= MAX_CACHED_BYTES else _try_remedies.__wrapped__
     found = find(asked, plan, others, most_gpus, spec)
@@ -151,11 +179,12 @@ def with_remedies(
 
 def demand(service: LLMService) -> GPUDemand:
     """The spec's requirements of GPUs."""
-    spec, resource = service.spec, accelerator_resource(service)
+    spec, claim = service.spec, service.spec.accelerator.claim
+    resource = accelerator_resource(service) if claim is None else claim.device_class
     pods = spec.pod_template.spec
     assert resource is not None, "on CPUs there is nothing to pick"
     return GPUDemand(
-        gpus=spec.parallelism.accelerators_of_node,
+        gpus=device_count(service),
         resource=resource,
         products=spec.accelerator.products or (),
         memory_gib=stated_memory_gib(service),

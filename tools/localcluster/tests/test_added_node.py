@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -61,11 +62,17 @@ def test_only_its_own_processes_end_with_a_second_node() -> None:
 
 
 def test_places_share_nothing_but_the_programs() -> None:
-    one, two = place.first(PATHS), place.second(PATHS)
     folders = ("containerd", "containerd_state", "containerd_socket", "cni_config", "addresses", "kubelet", "pod_logs")
-    for name in (*folders, "config", "pods", "gateway", "cgroup_root", "kubelet_identity", "name"):
-        assert getattr(one, name) != getattr(two, name), name
-    assert one.component("kubelet") != two.component("kubelet")
+    names = (*folders, "config", "pods", "gateway", "cgroup_root", "kubelet_identity", "name", "interface", "link")
+    places = (place.first(PATHS), *(place.added(PATHS, name) for name in place.ADDED))
+    for one, two in combinations(places, 2):
+        assert [name for name in names if getattr(one, name) == getattr(two, name)] == []
+        assert one.component("kubelet") != two.component("kubelet")
+
+
+def test_interfaces_have_names_that_the_kernel_takes() -> None:
+    for name in place.ADDED:
+        assert len(f"{place.added(PATHS, name).interface}-void") < 16
 
 
 def test_its_control_group_may_use_every_processor(tmp_path: Path) -> None:
@@ -74,7 +81,7 @@ def test_its_control_group_may_use_every_processor(tmp_path: Path) -> None:
         (tmp_path / name / "cgroup.procs").touch()
     (tmp_path / "cpuset" / "cpuset.cpus").write_text("0-1")
     (tmp_path / "cpuset" / "cpuset.mems").write_text("0")
-    traces.make_groups(place.second(PATHS), tmp_path)
+    traces.make_groups(place.added(PATHS), tmp_path)
     assert (tmp_path / "cpu" / "llmservice-node-b").is_dir()
     assert (tmp_path / "cpuset" / "llmservice-node-b" / "cpuset.cpus").read_text() == "0-1"
 

@@ -1,4 +1,5 @@
-"""A second real node: a kubelet, a containerd and a kube-proxy in a network and a mount namespace of their own.
+"""Further real nodes, a second and a third: each has a kubelet, a containerd and a kube-proxy in a network and a mount
+namespace of its own.
 
 `holder` is a process that does nothing but keep these two namespaces; everything else enters them. When the last
 process has ended, the kernel takes away the namespaces, their mounts, their bridge and their end of the link.
@@ -18,11 +19,10 @@ from localcluster.imagecopy import ImageStore, copy
 from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
 from localcluster.kube import Kubectl
 from localcluster.paths import ClusterPaths, cache_root
-from localcluster.place import EVICTION, SECOND, Place, ctr_command, first, second
+from localcluster.place import ADDED, EVICTION, SECOND, Place, added, ctr_command, first
 from localcluster.processes import Component, write_atomically
 from localcluster.progress import Progress
 
-HOLDER = f"{SECOND}-holder"
 # What runs on any node of the tests. vLLM's is asked for: its files are links, but so many that they take seconds.
 IMAGES = ("registry.local/pause:1", OPERATOR_IMAGE, STAND_IN_IMAGE)
 # Its own /run and what the kubelet keeps at fixed places: those of the host are the first node's.
@@ -47,63 +47,67 @@ echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables
 """
 
 
-def is_added(paths: ClusterPaths) -> bool:
-    return processes.running(paths, HOLDER) is not None
+def is_added(paths: ClusterPaths, name: str) -> bool:
+    return processes.running(paths, _holder(name)) is not None
 
 
-def _enter(paths: ClusterPaths) -> tuple[str, ...]:
-    record = processes.running(paths, HOLDER)
+def _holder(name: str) -> str:
+    return f"{name}-holder"
+
+
+def _enter(paths: ClusterPaths, name: str) -> tuple[str, ...]:
+    record = processes.running(paths, _holder(name))
     if record is None:
-        raise ClusterError(f"{SECOND} is not running", "start it: python -m localcluster node add")
+        raise ClusterError(f"{name} is not running", f"start it: python -m localcluster node add {name}")
     return ("nsenter", "-t", str(record.identity.pid), "--net", "--mount", "--")
 
 
-def _inside(paths: ClusterPaths, component: Component) -> Component:
+def _inside(paths: ClusterPaths, name: str, component: Component) -> Component:
     # By its real path: a rebuilt program is another one, and the first word is nsenter.
     program = os.path.realpath(component.command[0])
-    return Component(component.name, (*_enter(paths), program, *component.command[1:]), component.inputs)
+    return Component(component.name, (*_enter(paths, name), program, *component.command[1:]), component.inputs)
 
 
-def _start(paths: ClusterPaths, host: cluster.Host, component: Component) -> None:
-    environment = {**cluster.component_environment(paths, host), identity.NODE_MARK: SECOND}
+def _start(paths: ClusterPaths, host: cluster.Host, name: str, component: Component) -> None:
+    environment = {**cluster.component_environment(paths, host), identity.NODE_MARK: name}
     processes.start(paths, component, environment)
 
 
-def _hold(paths: ClusterPaths, host: cluster.Host) -> None:
-    if is_added(paths):
+def _hold(paths: ClusterPaths, host: cluster.Host, name: str) -> None:
+    if is_added(paths, name):
         return
     # What is left of an earlier life would keep the old namespaces.
-    processes.end(identity.of_node(paths, SECOND), grace=0)
+    processes.end(identity.of_node(paths, name), grace=0)
     command = ("unshare", "--net", "--mount", "--propagation", "private", "bash", "-ec", MAKE)
-    _start(paths, host, Component(HOLDER, command))
-    proc = Path(f"/proc/{_enter(paths)[2]}/cmdline")
+    _start(paths, host, name, Component(_holder(name), command))
+    proc = Path(f"/proc/{_enter(paths, name)[2]}/cmdline")
     made = "the node's namespaces are made"
-    processes.wait_until(made, lambda: proc.read_bytes() == MADE, paths, HOLDER, timeout=30, interval=0.02)
+    processes.wait_until(made, lambda: proc.read_bytes() == MADE, paths, _holder(name), timeout=30, interval=0.02)
 
 
 def _connect(paths: ClusterPaths, place: Place) -> None:
     """A link between the host and the node, and a way for each to the other's pods."""
     assert place.link is not None
     near, far = place.link
-    enter = _enter(paths)
+    enter = _enter(paths, place.name)
     if not processes.succeeds((*enter, "ip", "link", "show", "uplink")):
-        network.disconnect(place.pods)  # the kernel takes the end of a lost node away when it gets to it
+        traces.disconnect(paths, place)  # the kernel takes the end of a lost node away when it gets to it
         peer = ("peer", "name", "uplink", "netns", enter[2])
-        run("ip", "link", "add", network.LINK, "type", "veth", *peer)
-    run("ip", "addr", "replace", f"{near}/30", "dev", network.LINK)
-    run("ip", "link", "set", network.LINK, "up")
+        run("ip", "link", "add", place.interface, "type", "veth", *peer)
+    run("ip", "addr", "replace", f"{near}/30", "dev", place.interface)
+    run("ip", "link", "set", place.interface, "up")
     run(*enter, "bash", "-ec", SETTINGS, "bash", place.gateway, far, near)
     network.route_to(place.pods, far)
 
 
-def store(paths: ClusterPaths) -> ImageStore:
+def store(paths: ClusterPaths, name: str = SECOND) -> ImageStore:
     """The node's images. Its socket is below its own /run."""
-    return ImageStore((*_enter(paths), *ctr_command(paths, second(paths))))
+    return ImageStore((*_enter(paths, name), *ctr_command(paths, added(paths, name))))
 
 
-def copy_images(paths: ClusterPaths, references: Sequence[str] = IMAGES) -> None:
+def copy_images(paths: ClusterPaths, name: str, references: Sequence[str] = IMAGES) -> None:
     """Gives the node the first one's images, where it has others or none."""
-    source, target = ImageStore(ctr_command(paths, first(paths))), store(paths)
+    source, target = ImageStore(ctr_command(paths, first(paths))), store(paths, name)
     wanted, present = source.digests(), target.digests()
     for reference in references:
         if reference in wanted and present.get(reference) != wanted[reference]:
@@ -111,58 +115,64 @@ def copy_images(paths: ClusterPaths, references: Sequence[str] = IMAGES) -> None
 
 
 def add(
-    paths: ClusterPaths, host: cluster.Host, *, eviction: Mapping[str, str] = EVICTION, engine: bool = False
+    paths: ClusterPaths,
+    host: cluster.Host,
+    name: str = SECOND,
+    *,
+    eviction: Mapping[str, str] = EVICTION,
+    engine: bool = False,
 ) -> None:
-    """A second node that is Ready and has the images; also from what a crash or a power loss left.
+    """A node that is Ready and has the images; also from what a crash or a power loss left.
 
     `eviction`: the kubelet's evictionHard; another one than before restarts the kubelet. `engine`: vLLM's image too.
     """
     if processes.running(paths, "kubelet") is None:
         raise ClusterError("there is no cluster to add a node to", "start it: python -m localcluster up")
-    place = second(paths, eviction)
-    with lock.exclusive(), host.progress.step(f"adding {SECOND}"):
+    place = added(paths, name, eviction)
+    with lock.exclusive(), host.progress.step(f"adding {name}"):
         for folder in (place.kubelet, place.containerd, place.pod_logs):
             folder.mkdir(parents=True, exist_ok=True)
         for path, text in cluster.node_files(paths, place).items():
             write_atomically(path, text)
         pki.ensure_node(paths, place)
-        _hold(paths, host)
+        _hold(paths, host, name)
         _connect(paths, place)
         traces.make_groups(place)
-        _start(paths, host, _inside(paths, components.containerd(paths, place)))
+        _start(paths, host, name, _inside(paths, name, components.containerd(paths, place)))
         answers = "its containerd answers"
-        version = (*store(paths).command, "version")
-        name = place.component("containerd")
-        processes.wait_until(answers, lambda: processes.succeeds(version), paths, name, timeout=60)
-        copy_images(paths, (*IMAGES, CPU_IMAGE) if engine else IMAGES)
-        _start(paths, host, _inside(paths, components.kubelet(paths, place)))
-        _start(paths, host, _inside(paths, components.kube_proxy(paths, place)))
+        version = (*store(paths, name).command, "version")
+        component = place.component("containerd")
+        processes.wait_until(answers, lambda: processes.succeeds(version), paths, component, timeout=60)
+        copy_images(paths, name, (*IMAGES, CPU_IMAGE) if engine else IMAGES)
+        _start(paths, host, name, _inside(paths, name, components.kubelet(paths, place)))
+        _start(paths, host, name, _inside(paths, name, components.kube_proxy(paths, place)))
         cluster.await_node(paths, place)
 
 
-def lose(paths: ClusterPaths) -> None:
+def lose(paths: ClusterPaths, name: str = SECOND) -> None:
     """As a power loss: nothing more comes from it, and nobody is told. `add` brings it back, as a reboot would."""
-    place = second(paths)
+    place = added(paths, name)
     # The link first: a killed process's connections are closed, and the others would hear of it.
-    network.blackhole(place.pods)
-    if network.LINK in network.interfaces():
-        run("ip", "link", "set", network.LINK, "down")
-    processes.kill(identity.of_node(paths, SECOND))
+    network.blackhole(place.pods, place.interface)
+    if place.interface in network.interfaces():
+        run("ip", "link", "set", place.interface, "down")
+    processes.kill(identity.of_node(paths, name))
 
 
-def remove(paths: ClusterPaths, host: cluster.Host) -> None:
+def remove(paths: ClusterPaths, host: cluster.Host, name: str = SECOND) -> None:
     """Takes the node out of the cluster, and everything of it from the machine."""
-    with lock.exclusive(), host.progress.step(f"removing {SECOND}"):
+    with lock.exclusive(), host.progress.step(f"removing {name}"):
         kubectl = Kubectl(paths)
         if kubectl.is_ready():
-            addons.forget_node(kubectl, SECOND)
-        traces.remove_second_node(paths)
+            addons.forget_node(kubectl, name)
+        traces.remove_node(paths, name)
 
 
 def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str], progress: Progress) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m localcluster node",
-        description=f"A second real node, {SECOND}, with a network of its own, beside the running cluster's first.",
+        description=f"Further real nodes, {' and '.join(ADDED)}, each with a network of its own, beside the running "
+        "cluster's first.",
         epilog="example: python -m localcluster node add && kubectl get nodes",
     )
     words = {
@@ -173,6 +183,7 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in words.items():
         command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("node", nargs="?", choices=ADDED, default=SECOND, help=f"which one (default: {SECOND})")
         if name == "add":
             command.add_argument("--engine", action="store_true", help="vLLM's image too, not only the stand-in's")
     preflight.require_root(os.geteuid())
@@ -180,9 +191,9 @@ def main(argv: Sequence[str], paths: ClusterPaths, environment: Mapping[str, str
     arguments = parser.parse_args(argv)
     match arguments.command:
         case "add":
-            add(paths, host, engine=arguments.engine)
+            add(paths, host, arguments.node, engine=arguments.engine)
         case "remove":
-            remove(paths, host)
+            remove(paths, host, arguments.node)
         case "lose":
-            lose(paths)
+            lose(paths, arguments.node)
     return 0

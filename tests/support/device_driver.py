@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from llmservice_operator.readers.nodes import KEPT_SECONDS
 
 from localcluster.network import NODE
 from localcluster.place import first
 from tests.support.cluster import JSON, Cluster
+from tests.support.host import pause
 
 DRIVER = "gpu.llmservice.test"
 """Also the name of its class."""
@@ -35,7 +37,8 @@ def gib(count: float, product: str = "Some GPU") -> JSON:
 
 @contextmanager
 def published(cluster: Cluster, devices: Mapping[str, Sequence[JSON]]) -> Iterator[None]:
-    """The class, and a slice for each node with its devices, named gpu-0 and so on."""
+    """The class, and a slice for each node with its devices, named gpu-0 and so on; once the operator has no older
+    list of them, which it would plan with."""
     selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
     device_class = {"apiVersion": _API, "kind": "DeviceClass", "metadata": {"name": DRIVER}}
     items = [device_class | {"spec": {"selectors": [selector]}}]
@@ -48,6 +51,7 @@ def published(cluster: Cluster, devices: Mapping[str, Sequence[JSON]]) -> Iterat
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     try:
         cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+        pause(KEPT_SECONDS + 1)
         yield
     finally:
         cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text)

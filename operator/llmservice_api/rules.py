@@ -124,8 +124,8 @@ SPEC = (
     _claim_of_a_group("startCache"),
     Rule(
         f"!has(self.accelerator) || !has({_CLAIM}) || !has({_CLAIM}.count) || "
-        "(has(self.parallelism) && has(self.parallelism.nodes) && self.parallelism.nodes == 'auto') || "
-        f"{_CLAIM}.count * (has(self.parallelism) && has(self.parallelism.nodes) ? self.parallelism.nodes : 1) >= "
+        "(has(self.parallelism) && has(self.parallelism.nodes) && type(self.parallelism.nodes) != int) || "
+        f"{_CLAIM}.count * (has(self.parallelism) && has(self.parallelism.nodes) ? int(self.parallelism.nodes) : 1) >= "
         f"{' * '.join(map(_size, ('tensor', 'pipeline', 'data')))}",
         "a pod needs as many devices as GPUs: raise count to the product of the sizes in spec.parallelism over nodes, "
         "or remove it",
@@ -284,8 +284,8 @@ PRECISION = (
     ),
 )
 
-_SEVERAL_NODES = "(has(self.nodes) && (self.nodes == 'auto' || self.nodes > 1))"
-_ONE_NODE_OR_AUTO = "self.nodes == 'auto' || self.nodes == 1"
+_SEVERAL_NODES = "(has(self.nodes) && (type(self.nodes) != int || int(self.nodes) > 1))"
+_ONE_NODE_OR_AUTO = "type(self.nodes) != int || self.nodes == 1"
 PARALLELISM = (
     Rule(
         "!has(self.expertParallel) || !self.expertParallel || "
@@ -296,16 +296,17 @@ PARALLELISM = (
         ".expertParallel",
     ),
     Rule(
-        "!has(self.nodes) || self.nodes == 'auto' || ((has(self.tensorParallelSize) ? self.tensorParallelSize : 1) * "
+        "!has(self.nodes) || type(self.nodes) != int || "
+        "((has(self.tensorParallelSize) ? self.tensorParallelSize : 1) * "
         "(has(self.pipelineParallelSize) ? self.pipelineParallelSize : 1) * "
-        "(has(self.dataParallelSize) ? self.dataParallelSize : 1)) % self.nodes == 0",
+        "(has(self.dataParallelSize) ? self.dataParallelSize : 1)) % int(self.nodes) == 0",
         "the GPUs of a replica are divided evenly: set nodes to a divisor of tensorParallelSize x pipelineParallelSize "
         "x dataParallelSize",
         ".nodes",
     ),
     Rule(
         f"!has(self.nodes) || {_ONE_NODE_OR_AUTO} || !has(self.dataParallelSize) || self.dataParallelSize == 1 || "
-        "self.dataParallelSize % self.nodes == 0",
+        "self.dataParallelSize % int(self.nodes) == 0",
         "each node runs as many data-parallel ranks: set dataParallelSize to a multiple of nodes",
         ".dataParallelSize",
     ),

@@ -7,11 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from llmservice_api.service import parse_spec
 from llmservice_operator.decision import Decision, Inputs, Part, Requirements
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed
 from llmservice_operator.service.decide import decide
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.devices import ClusterDevices
 from llmservice_planner.model.reading import ConfigReading, read
 from llmservice_planner.room import Room
 
@@ -22,7 +24,12 @@ from tests.support.documents import manifests
 pytestmark = pytest.mark.cluster
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-SETTINGS = Settings(operator_image="operator:1", default_cpu_image="cpu:v0.32.0", default_amd_image="amd:v0.32.0")
+SETTINGS = Settings(
+    operator_image="operator:1",
+    default_cpu_image="cpu:v0.32.0",
+    default_amd_image="amd:v0.32.0",
+    has_dynamic_resources=True,
+)
 PLACES = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs/{}",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments/{}",
@@ -32,6 +39,7 @@ PLACES = {
     "ConfigMap": "/api/v1/namespaces/{}/configmaps/{}",
     "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims/{}",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies/{}",
+    "ResourceClaimTemplate": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates/{}",
     "Pod": "/api/v1/namespaces/{}/pods/{}",
 }
 # A name is taken as it is; an image of an unknown version is refused by the operator, not by the API server.
@@ -60,6 +68,7 @@ KNOWN: dict[str, Any] = {
         "tensors": TENSORS,
     },
     "gpus": ClusterGPUs((NodeGroup("NVIDIA-B300-SXM6-AC", 4096, memory_mib=275040),)),
+    "devices": ClusterDevices(),
     "room": Room(unknown="nobody looked"),
 }
 
@@ -97,7 +106,7 @@ def dry_apply(http: httpx.Client, child: Any) -> httpx.Response:
 def test_children_are_accepted(api: Api, written: dict[str, Any]) -> None:
     # Some ask for more than there is, which is not what is looked at here.
     _, decision = decided(api, {**written, "spec": {"fitPolicy": "Warn", **written["spec"]}})
-    workload = "LeaderWorkerSet" if written["spec"].get("parallelism", {}).get("nodes", 1) > 1 else "Deployment"
+    workload = "LeaderWorkerSet" if parse_spec(written["spec"]).parallelism.node_count > 1 else "Deployment"
     assert {workload, "Service", "ControllerRevision"} <= {apply.kind for apply in decision.apply}, decision
     refused = {}
     for apply in decision.apply:

@@ -425,7 +425,7 @@ def test_ports_of_nodes_are_room_too(is_on_host: bool, strategy: str) -> None:
 EIGHT, SIXTEEN = {"tensorParallelSize": 8}, {"tensorParallelSize": 8, "pipelineParallelSize": 2}
 OF_FOUR, TWO_OF_EIGHT = replace(H100, per_node=4, nodes=4), replace(H100, nodes=2)
 TAINTS = (("team", "a", "NoSchedule"),)
-EXPERTS = {"dataParallelSize": 16, "expertParallel": True}
+ENGINES = {"dataParallelSize": 16, "expertParallel": True}
 AUTO: dict[str, tuple[tuple[NodeGroup, ...], dict[str, Any], int]] = {
     "a node has enough": ((H100,), EIGHT, 1),
     "two nodes have": ((TWO_OF_EIGHT,), SIXTEEN, 2),
@@ -435,8 +435,8 @@ AUTO: dict[str, tuple[tuple[NodeGroup, ...], dict[str, Any], int]] = {
     "of two products one each": ((H100, replace(H100, product="NVIDIA-H200")), SIXTEEN, 2),
     "none is there: as usual machines": ((), SIXTEEN, 2),
     "nodes with a taint do not count": ((replace(OF_FOUR, per_node=16, taints=TAINTS), TWO_OF_EIGHT), SIXTEEN, 2),
-    "engines with experts": ((TWO_OF_EIGHT,), EXPERTS, 2),
-    "engines with experts are shared out evenly": ((OF_FOUR,), {**EXPERTS, "dataParallelSize": 6}, 2),
+    "engines with experts": ((TWO_OF_EIGHT,), ENGINES, 2),
+    "engines with experts are shared out evenly": ((OF_FOUR,), {**ENGINES, "dataParallelSize": 6}, 2),
     "engines without experts stay on a node": ((OF_FOUR,), {"dataParallelSize": 8}, 1),
     "three GPUs of nodes with two": ((replace(OF_FOUR, per_node=2),), {"pipelineParallelSize": 3}, 3),
 }

@@ -26,6 +26,13 @@ def status_of(found: Json) -> Json:
     return status
 
 
+def nodes_of(service: Json) -> int:
+    """Of a replica of an LLMService; `auto` as its status has it."""
+    stated, effective = service.get("spec") or {}, status_of(service).get("effective") or {}
+    found = ((each.get("parallelism") or {}).get("nodes") for each in (stated, effective))
+    return next((nodes for nodes in found if isinstance(nodes, int)), 1)
+
+
 def labels_of(found: Json) -> Mapping[str, str]:
     """The labels of an object."""
     labels: Mapping[str, str] = found["metadata"].get("labels") or {}

@@ -97,8 +97,8 @@ class Network(ApiModel):
     """How the pods of a replica over several nodes exchange data. See docs/serving/several-nodes.md."""
 
     preset: Literal["tcp", "infiniband", "roce", "efa", "gke"] | None = knob(
-        description="The network that NCCL has to use, so that a start fails where it is missing, in place of being "
-        "slow: tcp (no RDMA), infiniband, roce, efa (AWS), gke (Google's gIB). Default: NCCL chooses.",
+        description="The network that NCCL has to use; where it is missing a start fails: tcp (no RDMA), infiniband, "
+        "roce, efa (AWS), gke (Google's gIB). Default: NCCL chooses.",
         examples=["infiniband"],
     )
     interface: Interface | None = knob(
@@ -124,8 +124,7 @@ class Network(ApiModel):
     host_network: bool = knob(
         False,
         description="The pods use their nodes' network and ports, as RDMA needs where no plugin gives pods devices of "
-        "their own. Of all services only one such pod fits on a node. Namespaces and the operator's own policy must "
-        "allow it.",
+        "their own. Only one such pod fits on a node. Namespaces and the operator's policy must allow it.",
         examples=[True],
     )
     shared_memory: Quantity | None = knob(
@@ -140,9 +139,8 @@ class Parallelism(ApiModel):
 
     nodes: Nodes = knob(
         1,
-        description="Spread one replica over this many nodes, with one pod and an equal share of its GPUs on each. "
-        "`auto`: over as few as have enough GPUs. For models that no node holds; needs LeaderWorkerSet in the cluster "
-        "(see docs/serving/several-nodes.md).",
+        description="Nodes of one replica, with one pod and an equal share of its GPUs on each. `auto`: as few as have "
+        "enough GPUs. For models that no node holds; needs LeaderWorkerSet (docs/serving/several-nodes.md).",
         examples=[2, "auto"],
     )
     topology_key: TopologyKey | None = knob(
@@ -151,8 +149,8 @@ class Parallelism(ApiModel):
         examples=["topology.kubernetes.io/zone"],
     )
     step_timeout_seconds: int | None = knob(
-        description="With several nodes: how long one step of the model may take before vLLM gives up, so that a node "
-        "that is cut off ends requests (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS). Default: 60.",
+        description="With several nodes: how long one step of the model may take until vLLM gives up, as when a node "
+        "is cut off (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS). Default: 60.",
         examples=[120],
         bounds=(5, 3600),
     )
@@ -178,9 +176,8 @@ class Parallelism(ApiModel):
     )
     data_parallel_size: int = knob(
         1,
-        description="Run this many copies of the engine behind one endpoint (--data-parallel-size), in one pod or, "
-        "with nodes, an equal share on each. Meant for mixture-of-experts models with expertParallel; for other models "
-        "use scaling.replicas.",
+        description="Copies of the engine behind one endpoint (--data-parallel-size), with nodes an equal share on "
+        "each. Meant for mixture-of-experts models with expertParallel; for other models use scaling.replicas.",
         examples=[2],
         bounds=(1, 64),
         flag="--data-parallel-size",
@@ -208,7 +205,8 @@ class Parallelism(ApiModel):
         """Nodes of one replica. Until `auto` is resolved, which takes the cluster's nodes, those of usual machines."""
         if self.nodes != "auto":
             return self.nodes
-        return next((n for n in self.possible_nodes if self.accelerators <= n * USUAL_ACCELERATORS), 1)
+        possible = self.possible_nodes
+        return next((n for n in possible if self.accelerators <= n * USUAL_ACCELERATORS), possible[-1])
 
     @property
     def possible_nodes(self) -> tuple[int, ...]:
@@ -382,8 +380,8 @@ class Accelerator(ApiModel):
         examples=["nvidia.com/mig-3g.40gb"],
     )
     resource_claims: Many[ResourceClaim] | None = knob(
-        description="Devices by dynamic resource allocation (Kubernetes 1.34), in place of resourceName: claims that "
-        "ResourceClaimTemplates of yours describe. See docs/serving/dynamic-resources.md.",
+        description="Devices by dynamic resource allocation (Kubernetes 1.34), in place of resourceName, by "
+        "ResourceClaimTemplates of yours. See docs/serving/dynamic-resources.md.",
         examples=[[{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}]],
         min_length=1,
         max_length=8,

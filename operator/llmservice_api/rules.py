@@ -123,6 +123,12 @@ SPEC = (
     ),
     _claim_of_a_group("startCache"),
     Rule(
+        "!has(self.accelerator) || !(has(self.accelerator.claim) || has(self.accelerator.resourceClaims)) || "
+        "!has(self.parallelism) || !has(self.parallelism.nodes) || type(self.parallelism.nodes) == int",
+        "devices of claims are not counted by node: set spec.parallelism.nodes to a number",
+        ".parallelism.nodes",
+    ),
+    Rule(
         f"!has(self.accelerator) || !has({_CLAIM}) || !has({_CLAIM}.count) || "
         "(has(self.parallelism) && has(self.parallelism.nodes) && type(self.parallelism.nodes) != int) || "
         f"{_CLAIM}.count * (has(self.parallelism) && has(self.parallelism.nodes) ? int(self.parallelism.nodes) : 1) >= "
@@ -318,7 +324,8 @@ PARALLELISM = (
         ".dataParallelSize",
     ),
     Rule(
-        f"!has(self.dataParallelMode) || ({_SEVERAL_NODES} && has(self.dataParallelSize) && self.dataParallelSize > 1)",
+        f"!has(self.dataParallelMode) || ({_SEVERAL_NODES} && has(self.dataParallelSize) && "
+        "self.dataParallelSize > 1 && has(self.expertParallel) && self.expertParallel)",
         "it balances between data-parallel engines on several nodes: set nodes above 1 or to auto, dataParallelSize to "
         "a multiple of it and expertParallel to true, or remove dataParallelMode",
         ".dataParallelMode",

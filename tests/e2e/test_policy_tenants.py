@@ -179,6 +179,15 @@ def test_an_autoscaler_gets_no_more_gpus_either(cluster: Cluster, before: JSON) 
         assert token.apply("deployments", merge(made, {"spec": {"replicas": 1}})).code < 300, "fewer always"
 
 
+def test_a_recorded_revision_with_claims_of_devices_is_refused_too(cluster: Cluster, before: JSON) -> None:
+    made = deployment(before)
+    made["spec"]["template"]["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "any"}]
+    token = Token.of(cluster, NAMESPACE, RELEASE)
+    with token.api:
+        refused = token.apply("deployments", made)
+    assert (refused.code, "claims of devices are not counted as GPUs" in refused.message) == (403, True), refused
+
+
 @pytest.mark.parametrize("name", ["tenants", "tenants.gpus"])
 def test_the_api_server_has_no_warning_about_the_policies(cluster: Cluster, before: JSON, name: str) -> None:
     assert_types_checked(cluster, NAMESPACE, name)

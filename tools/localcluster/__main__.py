@@ -37,7 +37,7 @@ EXAMPLES = {
 DELEGATED = {
     "images": ("localcluster.images", "Build the images into the cluster's store."),
     "install": ("localcluster.install", "Install or upgrade the operator's chart in the running cluster."),
-    "node": ("localcluster.secondnode", "Add or remove further real nodes."),
+    "node": ("localcluster.addednode", "Add or remove further real nodes."),
     "oldest": ("localcluster.controlplane", "Run a command beside a control plane of the oldest Kubernetes."),
     "keda": ("localcluster.keda", "Install KEDA in the running cluster, or remove it."),
     "lws": ("localcluster.lws", "Install LeaderWorkerSet in the running cluster, or remove it."),

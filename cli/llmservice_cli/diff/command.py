@@ -147,9 +147,11 @@ _LABELLED = (
     (resources.CONTROLLER_REVISION, SERVICE_LABEL),
     (resources.JOB, SERVICE_LABEL),
     (resources.ENDPOINT_SLICE, SERVICE_LABEL),
+    (RESOURCE_CLAIM_TEMPLATE, SERVICE_LABEL),
     (resources.POD, SERVICE_LABEL),
     (resources.POD, INSPECTS_LABEL),
 )
+_NO_SLICES = "you have no right to list nodes and resourceslices"
 _NO_RIGHT = "you have no right to list nodes, and pods of all namespaces"
 
 
@@ -171,6 +173,8 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
         if resource.kind not in not_served and (found := await kube.get(resource, namespace, child)) is not None:
             objects[resource.kind, child] = found
     for resource, label in _LABELLED:
+        if resource.kind in not_served:
+            continue
         for item in await kube.list_all(resource, namespace, label_selector=f"{label}={name}"):
             objects[resource.kind, item["metadata"]["name"]] = item
     projections: dict[str, dict[str, Any]] = {}
@@ -212,7 +216,8 @@ class Cluster(ClusterReader):
         return ClusterGPUs(not_listed=_NO_RIGHT) if found.missing_right else found
 
     async def devices(self, driver: str, device_class: str, node_selector: Mapping[str, str]) -> ClusterDevices:
-        return await self._nodes.devices(driver, device_class, node_selector)
+        found = await self._nodes.devices(driver, device_class, node_selector)
+        return ClusterDevices(unread=_NO_SLICES) if found.unread else found
 
     async def room(self, resource: str | None) -> Room:
         found = await self._nodes.room(resource)

@@ -13,7 +13,7 @@ from llmservice_api.crd import schema
 from llmservice_operator.manifests.settings import InvalidSettings, Settings
 from llmservice_runtime.bounded_json import clean
 
-from llmservice_cli.api import Json, container_statuses, labels_of, name_of, status_of
+from llmservice_cli.api import Json, container_statuses, labels_of, name_of, nodes_of, status_of
 from llmservice_cli.doctor.facts import Facts, Objects, images_of
 from llmservice_cli.installation import VERSION_LABEL
 from llmservice_cli.settings import of_config_map
@@ -235,7 +235,7 @@ def keda(facts: Facts) -> Iterator[Finding]:
 
 
 def groups(facts: Facts) -> Iterator[Finding]:
-    wide = [name_of(each) for each in facts.services if _nodes(each) > 1]
+    wide = [name_of(each) for each in facts.services if nodes_of(each) > 1]
     is_enabled = any(each.has_groups for each in read_settings(facts))
     if not (wide or is_enabled):
         yield ok("not needed: groups are not enabled, and no service is spread over several nodes")
@@ -292,13 +292,6 @@ def _claims(service: Json) -> Json:
     """spec.accelerator where it claims devices; else empty."""
     found = (service.get("spec") or {}).get("accelerator")
     return found if isinstance(found, dict) and (found.get("claim") or found.get("resourceClaims")) else {}
-
-
-def _nodes(service: Json) -> int:
-    """Of a replica; `auto` as the status has it."""
-    stated, effective = service.get("spec") or {}, status_of(service).get("effective") or {}
-    found = ((each.get("parallelism") or {}).get("nodes") for each in (stated, effective))
-    return next((nodes for nodes in found if isinstance(nodes, int)), 1)
 
 
 def _is_autoscaled(service: Json) -> bool:

@@ -136,10 +136,11 @@ async def _of_service(connection: Connection, found: Json, key: str, inside: str
 
 
 async def ready_pods(kube: Api, namespace: str, name: str) -> Sequence[PodPort]:
-    """Where the servers of the service's ready replicas listen, by name; of those over several nodes the leaders."""
+    """Where the servers of the service's ready replicas listen, by name; of those over several nodes the pods that
+    answer requests."""
     found = await kube.list_all(POD, namespace, label_selector=selector_text(name))
     pods = replicas(map(PodFacts.from_object, found))
-    names = sorted(pod.name for pod in pods if pod.ready and not (pod.deleting or pod.rank))
+    names = sorted(pod.name for pod in pods if pod.ready and pod.has_api and not pod.deleting)
     return [PodPort(namespace, pod, HTTP_PORT) for pod in names]
 
 

@@ -178,7 +178,7 @@ def answered(question: Question, seen: Seen) -> Answer:
         asked=service.spec.scaling.replicas,
         is_planned=found.plan.verdict in (Fit.FITS, Fit.TIGHT),
         quota=least_admitted(seen.quotas, {name: each * size for name, each in pods.wanted.items()}, {}),
-        unknown=seen.room.unknown,
+        unknown=_CLAIMED if service.spec.accelerator.has_claims else seen.room.unknown,
         is_required=is_required,
         size=size,
         topology_key=domain_label(spec),
@@ -290,6 +290,9 @@ def _places(pods: _Pods, room: Room) -> tuple[NodePlace, ...]:
     reachable = {node.name for node in pods.may_go_to(room)}
     found = (_place(node, pods, is_reachable=node.name in reachable) for node in pods.seen(room))
     return tuple(sorted(found, key=lambda node: (-node.replicas, -node.free, node.name)))
+
+
+_CLAIMED = "devices of claims are not counted; kubectl get resourceslices,resourceclaims -A lists them"
 
 
 def _domains(pods: _Pods, room: Room, size: int) -> tuple[tuple[str, int], ...]:

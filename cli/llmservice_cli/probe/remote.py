@@ -16,7 +16,7 @@ from kubeloop.resources import DEPLOYMENT, POD
 from llmservice_api.constants import API_VERSION, KIND, LEADER_WORKER_SET
 from llmservice_runtime.contract import RUNTIME_CONTAINER
 
-from llmservice_cli.api import Api, Json
+from llmservice_cli.api import Api, Json, nodes_of
 from llmservice_cli.cluster import Connection
 from llmservice_cli.errors import CliError, say
 from llmservice_cli.probe import Options
@@ -277,7 +277,7 @@ async def workload_of(kube: Api, service: Json) -> Json | None:
     """What runs the pods: that of the spec's number of nodes, or the other one, if they have not moved yet."""
     namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
     kinds = (LEADER_WORKER_SET, DEPLOYMENT)
-    if (service["spec"].get("parallelism") or {}).get("nodes", 1) == 1:
+    if nodes_of(service) == 1:
         kinds = kinds[::-1]
     found: Json | None = await kube.get(kinds[0], namespace, name)
     if found is None:

@@ -30,7 +30,7 @@ from llmservice_operator.options import version
 from llmservice_runtime.bounded_json import Refused, clean, parse
 from llmservice_runtime.contract import HTTP_PORT, METRICS_PATH, STATE_PATH, STATE_PORT
 
-from llmservice_cli.api import Api, Json, container_statuses, labels_of, name_of, status_of
+from llmservice_cli.api import Api, Json, container_statuses, labels_of, name_of, nodes_of, status_of
 from llmservice_cli.cluster import why
 from llmservice_cli.doctor.command import CHECKS, document
 from llmservice_cli.doctor.facts import Facts, images_of, results
@@ -347,8 +347,7 @@ async def of_service(kube: Api, material: Material, namespace: str, name: str, l
     add_object(material, found)
     children: list[Json] = [found]
     # Of the spec, or of replicas that have not moved to one node yet.
-    nodes = ((found.get("spec") or {}).get("parallelism") or {}).get("nodes", 1)
-    is_wide = nodes != 1 or status_of(found).get("groups")
+    is_wide = nodes_of(found) > 1 or status_of(found).get("groups")
     for resource in (*_CHILDREN, *_OF_GROUPS) if is_wide else _CHILDREN:
         children += await listed(kube, material, resource, namespace, selector_text(name))
     inspecting = f"{INSPECTS_LABEL}={name}"

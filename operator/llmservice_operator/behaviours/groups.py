@@ -29,6 +29,7 @@ from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.revision import revision_key
 from llmservice_operator.manifests.server import accelerator_resource, domain_label, tolerations
 from llmservice_operator.observe.observed import POD, Observed
+from llmservice_operator.revisions import own_revisions
 from llmservice_operator.workload.port import Replica, WorkloadFacts
 
 MOST_NODES = 4
@@ -50,15 +51,17 @@ class GroupStep:
 
 
 def with_nodes(inputs: Inputs) -> Inputs | Requirements:
-    """The inputs with a number for `nodes: auto`: the one that runs while it is of this spec, since nodes come and go,
-    else the fewest nodes that have enough GPUs."""
+    """The inputs with a number for `nodes: auto`: the one with which this spec was recorded, of several the one that
+    runs or else the latest, since nodes come and go, also those of a revision that failed. Else the fewest nodes that
+    have enough GPUs."""
     service = inputs.stored
     if service is None or service.spec.parallelism.nodes != "auto":
         return inputs
-    for live in inputs.observed.workloads:
-        spec = _over(service.spec, live.nodes)
-        if any(each.label == live.revision and each.key == revision_key(spec) for each in inputs.observed.revisions):
-            return replace(inputs, stored=replace(service, spec=spec))
+    running = {live.revision for live in inputs.observed.workloads}
+    records = sorted(own_revisions(service, inputs.observed), key=lambda each: (each.label in running, each.revision))
+    by_key = {revision_key(spec := _over(service.spec, n)): spec for n in service.spec.parallelism.possible_nodes}
+    if known := [by_key[each.key] for each in records if each.key in by_key]:
+        return replace(inputs, stored=replace(service, spec=known[-1]))
     if accelerator_resource(service) is not None and inputs.gpus is None:
         return Requirements(gpus=GPUsQuery.of(service))
     return replace(inputs, stored=over_nodes(service, value_of(inputs.gpus, ClusterGPUs())))

@@ -438,6 +438,7 @@ AUTO: dict[str, tuple[tuple[NodeGroup, ...], dict[str, Any], int]] = {
     "engines with experts": ((TWO_OF_EIGHT,), ENGINES, 2),
     "engines with experts are shared out evenly": ((OF_FOUR,), {**ENGINES, "dataParallelSize": 6}, 2),
     "engines without experts stay on a node": ((OF_FOUR,), {"dataParallelSize": 8}, 1),
+    "more than usual machines hold": ((), {"tensorParallelSize": 64, "pipelineParallelSize": 64}, 64),
     "three GPUs of nodes with two": ((replace(OF_FOUR, per_node=2),), {"pipelineParallelSize": 3}, 3),
 }
 
@@ -463,3 +464,7 @@ def test_auto_stays_with_the_number_that_runs_until_the_spec_changes() -> None:
     world.edit(parallelism={**TWO, "nodes": "auto"}, batching={"maxNumSeqs": 8, "maxModelLen": 8192})
     world.settle()
     assert there(world) == {"LeaderWorkerSet": 1, "Deployment": 1}, "a new revision is of the nodes of today"
+    del world.children["Deployment", "x"]
+    world.gpus = ClusterGPUs((replace(H100, per_node=1, nodes=2),))
+    world.settle()
+    assert there(world) == {"LeaderWorkerSet": 1, "Deployment": 1}, "and stays so, whether it runs or not"

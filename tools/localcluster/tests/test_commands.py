@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from localcluster.__main__ import DELEGATED
 from localcluster.commands import run, run_logged
 from localcluster.errors import ClusterError
 from localcluster.progress import Step
+
+
+@pytest.mark.parametrize("module", [module for module, _ in DELEGATED.values()])
+def test_a_command_with_a_parser_of_its_own_is_there(module: str) -> None:
+    assert callable(import_module(module).main)
 
 
 def test_what_a_program_prints_comes_back() -> None:

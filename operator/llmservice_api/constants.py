@@ -175,6 +175,8 @@ LEADER_WORKER_SET = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkersets
 
 RESOURCE_CLAIM_TEMPLATE = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 """Of Kubernetes 1.34 and later. Where it can be listed, pods may have claims."""
+OPTIONAL = (LEADER_WORKER_SET, RESOURCE_CLAIM_TEMPLATE, *(child.resource for child in CHILD_KINDS if child.is_optional))
+"""Without permission or CRD, services without such a child run."""
 
 LLMSERVICE = Resource(GROUP, VERSION, PLURAL, KIND)
 BY_KIND: Mapping[str, Resource] = {

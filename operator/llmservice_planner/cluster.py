@@ -16,6 +16,8 @@ from llmservice_planner.quantity import amount, count
 from llmservice_planner.room import SHARED, NodeRoom, Sharing, profile_of, tolerates, toleration
 
 Json = Mapping[str, Any]
+Taints = tuple[tuple[str, str, str], ...]
+"""(key, value, effect) of each."""
 
 _MIB = 2**20
 _MOST, _MOST_MIB = 1_000_000, 10**12
@@ -220,7 +222,7 @@ def tolerations_missing(
     Empty if there are none.
     """
     lacking = (
-        tuple(taint for taint in _lasting(group) if not tolerates(taint, tolerations))
+        tuple(taint for taint in _lasting(group.taints) if not tolerates(taint, tolerations))
         for group in cluster.groups
         if group.per_node >= count and product in (None, group.product)
     )
@@ -228,13 +230,18 @@ def tolerations_missing(
     return ", ".join(map(toleration, nearest)) if len(nearest) <= MOST_TAINTS else "one for each of their taints"
 
 
-def _lasting(group: NodeGroup) -> tuple[tuple[str, str, str], ...]:
-    return tuple(taint for taint in group.taints if not taint[0].startswith(TRANSIENT_TAINTS))
+def _lasting(taints: Taints) -> Taints:
+    return tuple(taint for taint in taints if not taint[0].startswith(TRANSIENT_TAINTS))
+
+
+def is_reachable(taints: Taints, tolerations: Sequence[Json]) -> bool:
+    """Whether pods with these tolerations may go to nodes with these taints, transient ones aside."""
+    return all(tolerates(taint, tolerations) for taint in _lasting(taints))
 
 
 def _reachable(cluster: ClusterGPUs, tolerations: Sequence[Json]) -> Iterator[NodeGroup]:
     for group in cluster.groups:
-        if group.per_node > 0 and all(tolerates(taint, tolerations) for taint in _lasting(group)):
+        if group.per_node > 0 and is_reachable(group.taints, tolerations):
             yield group
 
 

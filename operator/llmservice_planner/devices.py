@@ -17,11 +17,11 @@ from typing import Any, Self
 
 from llmservice_planner import gpus
 from llmservice_planner.batching import LARGER_FROM
-from llmservice_planner.cluster import ARCHITECTURE, IMAGES, TRANSIENT_TAINTS, why_not_several
+from llmservice_planner.cluster import ARCHITECTURE, IMAGES, is_reachable, why_not_several
 from llmservice_planner.pick import ClaimNeed, GPUDemand, Pick
 from llmservice_planner.plan import Device, Fit, Plan
 from llmservice_planner.quantity import GIB, amount
-from llmservice_planner.room import NodeRoom, tolerates
+from llmservice_planner.room import NodeRoom
 
 Json = Mapping[str, Any]
 PlanFor = Callable[[Device, int | None], Plan]
@@ -182,7 +182,7 @@ class ClusterDevices:
 def pick_claimed(demand: GPUDemand, cluster: ClusterDevices, plan_for: PlanFor, *, is_amd: bool) -> Pick:
     """The smallest device that surely fits, else one that is tight, and what a claim asks for so that it gets one of
     these; else the obstacle. Of an unknown device the claim asks for what is needed."""
-    reachable = [group for group in cluster.groups if _is_reachable(group, demand)]
+    reachable = [group for group in cluster.groups if is_reachable(group.taints, demand.tolerations)]
     built = [group for group in reachable if group.architecture == IMAGES or demand.names_architecture]
     left_out = tuple(sorted({group.architecture for group in reachable} - {group.architecture for group in built}))
     left_out = left_out if built else ()
@@ -202,11 +202,6 @@ def pick_claimed(demand: GPUDemand, cluster: ClusterDevices, plan_for: PlanFor, 
         refused = replace(plan, reason=f"{plan.reason} {_needed(demand, least, model)}")
         return Pick(refused, device=model.device(is_amd=is_amd), is_short=True)
     return _of_unknown(demand, cluster, groups, plan_for, is_amd=is_amd)
-
-
-def _is_reachable(group: DeviceGroup, demand: GPUDemand) -> bool:
-    lasting = (taint for taint in group.taints if not taint[0].startswith(TRANSIENT_TAINTS))
-    return all(tolerates(taint, demand.tolerations) for taint in lasting)
 
 
 def _on(model: DeviceModel, demand: GPUDemand, plan_for: PlanFor, *, is_amd: bool) -> Plan:

@@ -17,8 +17,8 @@ from llmservice_api.constants import (
     BY_KIND,
     CHILD_KINDS,
     INSPECTS_LABEL,
-    LEADER_WORKER_SET,
     LLMSERVICE,
+    OPTIONAL,
     RESOURCE_CLAIM_TEMPLATE,
     SERVICE_LABEL,
     claim_names,
@@ -190,11 +190,7 @@ async def live(kube: Api, namespace: str, name: str) -> Live:
 async def _not_served(kube: Api, namespace: str) -> frozenset[str]:
     """Optional kinds whose CRD is not installed, or that the user may not list."""
     found = set()
-    for resource in (
-        LEADER_WORKER_SET,
-        RESOURCE_CLAIM_TEMPLATE,
-        *(child.resource for child in CHILD_KINDS if child.is_optional),
-    ):
+    for resource in OPTIONAL:
         try:
             await kube.list_all(resource, namespace, label_selector=SERVICE_LABEL)
         except (Forbidden, NotFound):

@@ -39,6 +39,7 @@ from llmservice_api.constants import (
     LLMSERVICE,
     MANAGED_BY_LABEL,
     OPERATOR,
+    OPTIONAL,
     RESOURCE_CLAIM_TEMPLATE,
     SERVICE_LABEL,
     UPDATE_REQUESTED_ANNOTATION,
@@ -317,8 +318,6 @@ def _about(resource: Resource, obj: Mapping[str, Any]) -> tuple[Key | None, str]
 
 DISPENSABLE = (JOB, ENDPOINT_SLICE)
 """Optional for services: without them models are not inspected, and a ready pod counts as serving."""
-OPTIONAL = (LEADER_WORKER_SET, RESOURCE_CLAIM_TEMPLATE, *(child.resource for child in CHILD_KINDS if child.is_optional))
-"""Without permission or CRD, services without such a child run."""
 TRIES = 3
 """Refusals in a row after which such a kind is hidden: a starting API server may refuse for some seconds."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ async def test_what_is_applied_already_does_not_differ(diff: Diff) -> None:
 async def test_a_child_whose_crd_is_not_installed_is_not_made_and_the_status_names_it(
     diff: Diff, api: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "CHILD_KINDS", tuple(replace(child, is_optional=True) for child in CHILD_KINDS))
+    monkeypatch.setattr(command, "OPTIONAL", tuple(child.resource for child in CHILD_KINDS))
     del api.world.children["PodDisruptionBudget", "x"]
     api.refused = {"poddisruptionbudgets": 404}
     ran = await diff(manifest(), "-o", "json")

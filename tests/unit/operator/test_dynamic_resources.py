@@ -164,7 +164,7 @@ def test_a_plan_that_needs_more_than_any_device_says_so_before_a_pod_exists() ->
     assert world.condition("Ready") == world.condition("Fits") == ("False", "DoesNotFit")
     assert "the largest of class gpu.nvidia.com has 15.0 GiB" in world.message("Fits")
     assert world.kinds() == set()
-    assert world.decide().requeue_after == 60, "no event tells of a new device"
+    assert world.decide().requeue_after == 60, "no event comes with a new device"
     world.devices = ClusterDevices((DeviceGroup(LARGE, 8),))
     world.settle()
     assert world.condition("Fits")[0] == "True"

@@ -68,6 +68,15 @@ async def all_begin(made: list[Member]) -> int:
     return numbers.pop()
 
 
+async def all_run(made: list[Member]) -> int:
+    """The number of their start."""
+    number = await all_begin(made)
+    for each in made:
+        each.report(Step.RUNNING, started=True)
+    await ready(made[0])
+    return number
+
+
 async def within(work: asyncio.Future[Any]) -> Any:
     return await asyncio.wait_for(work, PATIENCE)
 
@@ -97,10 +106,7 @@ async def test_they_begin_together_and_serve() -> None:
 
 async def test_one_fails_and_all_end_and_begin_again() -> None:
     async with members(*ranks()) as (made, _):
-        number = await all_begin(made)
-        for each in made:
-            each.report(Step.RUNNING, started=True)
-        await ready(made[0])
+        number = await all_run(made)
         made[1].report(Step.FAILED, failure=Failure(R.GPU_OUT_OF_MEMORY, "m", "r"))
         await within(asyncio.gather(*(each.recalled(number) for each in made)))
         assert await all_begin(made) == 2
@@ -111,10 +117,7 @@ async def test_one_fails_and_all_end_and_begin_again() -> None:
 
 async def test_the_requests_of_all_members_count() -> None:
     async with members(*ranks(3), in_flight=lambda: 2) as (made, _):
-        await all_begin(made)
-        for each in made:
-            each.report(Step.RUNNING, started=True)
-        await ready(made[0])
+        await all_run(made)
         made[1].report(Step.FAILED, failure=Failure(R.GPU_OUT_OF_MEMORY, "m", "r"))
         await until(lambda: led(made).course.cause is not None)
         cause = led(made).course.cause
@@ -125,10 +128,7 @@ async def test_the_requests_of_all_members_count() -> None:
 @pytest.mark.parametrize("leaving", [0, 1], ids=["the leader", "a worker"])
 async def test_with_an_api_each_all_end_once_all_have_answered(leaving: int) -> None:
     async with members(*(replace(each, is_hybrid=True) for each in ranks(3))) as (made, _):
-        number = await all_begin(made)
-        for each in made:
-            each.report(Step.RUNNING, started=True)
-        await ready(made[0])
+        number = await all_run(made)
         made[leaving].report(Step.LEAVING, started=True)
         await until(lambda: not any(each.order.ready for each in made))
         await until(lambda: all(each.order.drain for each in made))
@@ -145,10 +145,7 @@ async def test_with_an_api_each_all_end_once_all_have_answered(leaving: int) -> 
 
 async def test_without_an_api_a_worker_goes_on_until_its_leader_has_answered() -> None:
     async with members(*ranks()) as (made, _):
-        number = await all_begin(made)
-        for each in made:
-            each.report(Step.RUNNING, started=True)
-        await ready(made[0])
+        number = await all_run(made)
         made[1].report(Step.LEAVING)
         await within(asyncio.ensure_future(made[0].recalled(number)))
         assert made[0].is_leaving

@@ -97,7 +97,7 @@ def loopback() -> tuple[str, ...]:
 
 
 OF_RANKS: dict[str, tuple[int, int, int, str]] = {
-    # nodes, rank, data-parallel engines: vLLM's flags; "hybrid" is told by the flag itself
+    # nodes, rank, data-parallel engines: vLLM's flags; "hybrid" stands for the flag itself
     "the leader of one engine": (
         2, 0, 1, "--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29501",
     ),

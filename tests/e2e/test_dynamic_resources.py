@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,10 @@ import pytest
 from localcluster import install
 from localcluster.network import NODE
 from localcluster.progress import Progress
+from tests.support.audit import Right, audited, granted, installed_at, is_forbidden, rights_of
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.device_driver import DRIVER, allocated, gib, kubelet_plugin, published
+from tests.support.operator import scale_operator
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 from tests.support.services import SMALL, merge, stand_in
 from tests.support.simulated_node import TOLERATION, simulated_node
@@ -119,3 +122,31 @@ def test_it_serves_with_the_devices_of_its_own_claim_and_of_a_users_template(
         cluster.wait_condition(namespace, "late", "Ready", "True", timeout=PATIENCE)
         cluster.kubectl("delete", "llms", "late", "passed", "-n", namespace, KUBECTL_TIMEOUT)
         eventually("no pod holds a device", lambda: not cluster.list("pods", namespace), PATIENCE)
+
+
+def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, enabled: None, namespace: str) -> None:
+    """Of the requests since the value is on, the tests above included: `resource.k8s.io` has no other."""
+    with simulated_node(cluster, "large"), published(cluster, {"large": [gib(79.6)]}):
+        cluster.apply(planned("met", QWEN_7B, CLAIM, **ON_SIMULATED), namespace)
+        made = eventually("its template", lambda: cluster.list("resourceclaimtemplates", namespace), PATIENCE)
+        name = made[0]["metadata"]["name"]
+        with scale_operator(cluster, 0):
+            cluster.kubectl("delete", "resourceclaimtemplates", name, "-n", namespace, KUBECTL_TIMEOUT)
+            theirs = {**TEMPLATE, "metadata": {"name": name}}
+            cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(theirs))
+        told = cluster.wait_condition(namespace, "met", "Accepted", "False", reason="NameConflict", timeout=PATIENCE)
+        assert f"ResourceClaimTemplate {name} exists" in told["message"]
+        cluster.kubectl("delete", "resourceclaimtemplates", name, "-n", namespace, KUBECTL_TIMEOUT)
+        cluster.wait_condition(namespace, "met", "Accepted", "True", timeout=PATIENCE)
+        cluster.patch("llmservices", namespace, "met", {"spec": {"accelerator": {"claim": None}}})
+        eventually("no template", lambda: not cluster.list("resourceclaimtemplates", namespace), PATIENCE)
+    since = installed_at(cluster)
+    asked = [each for each in audited(cluster) if dt.datetime.fromisoformat(each["requestReceivedTimestamp"]) > since]
+    used = {right for each in asked if not is_forbidden(each) for right in rights_of(each)}
+    refused = {right for each in asked if is_forbidden(each) for right in rights_of(each)}
+    assert of_claims(granted(cluster)) == of_claims(used)
+    assert refused == set(), "asked for, but not granted"
+
+
+def of_claims(rights: set[Right]) -> set[Right]:
+    return {right for right in rights if right.group == "resource.k8s.io"}

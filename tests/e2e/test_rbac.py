@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator
-from typing import NamedTuple
 
 from llmservice_api.constants import CHILD_KINDS, VERBS
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.inspection import job_name
 
-from tests.e2e._chart import JSON
-from tests.support.audit import DEPRECATED, OPERATOR_USER
+from tests.support.audit import DEPRECATED, Right, audited, granted, installed_at, is_forbidden, rights_of
 from tests.support.cluster import Cluster, eventually
 from tests.support.foreign import THEIRS, theirs
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
@@ -38,33 +35,10 @@ FACTS = {
 NO_HUB = {"env": [{"name": "HF_ENDPOINT", "value": "http://127.0.0.1:9"}]}
 
 
-class Right(NamedTuple):
-    group: str
-    resource: str
-    verb: str
-
-
 QUOTAS = Right("", "resourcequotas", "list")
 SLICES = {Right("discovery.k8s.io", "endpointslices", verb) for verb in ("get", "create", "patch", "delete")}
 """Only of services that may have no replica."""
 OPENSHIFTS = Right("discovery.k8s.io", "endpointslices/restricted", "create")
-
-
-def granted(cluster: Cluster) -> set[Right]:
-    wide = f"{OPERATOR_NAMESPACE}:{OPERATOR}"
-    roles = [
-        cluster.kubectl("get", "clusterrole", wide, "-o", "json"),
-        cluster.kubectl("get", "clusterrole", f"{wide}:nodes", "-o", "json"),
-        cluster.kubectl("get", "role", f"{OPERATOR}-leader", "-n", OPERATOR_NAMESPACE, "-o", "json"),
-    ]
-    return {
-        Right(group, resource, verb)
-        for role in roles
-        for rule in json.loads(role)["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
 
 
 def optional() -> set[Right]:
@@ -75,38 +49,6 @@ def optional() -> set[Right]:
         | {QUOTAS, OPENSHIFTS}
         | SLICES
     )
-
-
-def audited(cluster: Cluster) -> Iterator[JSON]:
-    """Requests of the operator for resources; a watch is in the log as soon as it starts."""
-    log = cluster.paths.audit_log
-    for path in sorted(log.parent.glob(f"{log.stem}*{log.suffix}")):
-        with path.open() as lines:
-            for line in lines:
-                if OPERATOR_USER not in line or not line.endswith("\n"):
-                    continue
-                entry: JSON = json.loads(line)
-                if entry["user"]["username"] == OPERATOR_USER and "resource" in entry.get("objectRef", {}):
-                    yield entry
-
-
-def rights_of(entry: JSON) -> Iterator[Right]:
-    target = entry["objectRef"]
-    resource = target["resource"] + (f"/{target['subresource']}" if "subresource" in target else "")
-    yield Right(target.get("apiGroup", ""), resource, entry["verb"])
-    if entry["verb"] == "patch" and entry.get("responseStatus", {}).get("code") == 201:
-        # Server-side apply of an object that does not exist is authorised as a create too.
-        yield Right(target.get("apiGroup", ""), resource, "create")
-
-
-def is_forbidden(entry: JSON) -> bool:
-    annotations: JSON = entry.get("annotations", {})
-    return bool(annotations.get("authorization.k8s.io/decision") == "forbid")
-
-
-def installed_at(cluster: Cluster) -> dt.datetime:
-    history = json.loads(cluster.helm("history", OPERATOR, "-n", OPERATOR_NAMESPACE, "-o", "json"))
-    return dt.datetime.fromisoformat(history[-1]["updated"])
 
 
 def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: str) -> None:

@@ -6,8 +6,10 @@ import datetime as dt
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tests.support.cluster import Cluster
+from tests.support.cluster import JSON, Cluster
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE
 
 OPERATOR_USER = "system:serviceaccount:llmservice-system:llmservice-operator"
 POD = "authentication.kubernetes.io/pod-name"
@@ -64,3 +66,58 @@ def writes_since(cluster: Cluster, moment: float, user: str = OPERATOR_USER) -> 
     """Every write but the Lease's."""
     asked = requests_since(cluster, moment, user)
     return [request for request in asked if request.verb in WRITES and request.resource != "leases"]
+
+
+class Right(NamedTuple):
+    group: str
+    resource: str
+    verb: str
+
+
+def granted(cluster: Cluster) -> set[Right]:
+    wide = f"{OPERATOR_NAMESPACE}:{OPERATOR}"
+    roles = [
+        cluster.kubectl("get", "clusterrole", wide, "-o", "json"),
+        cluster.kubectl("get", "clusterrole", f"{wide}:nodes", "-o", "json"),
+        cluster.kubectl("get", "role", f"{OPERATOR}-leader", "-n", OPERATOR_NAMESPACE, "-o", "json"),
+    ]
+    return {
+        Right(group, resource, verb)
+        for role in roles
+        for rule in json.loads(role)["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def audited(cluster: Cluster) -> Iterator[JSON]:
+    """Requests of the operator for resources; a watch is in the log as soon as it starts."""
+    log = cluster.paths.audit_log
+    for path in sorted(log.parent.glob(f"{log.stem}*{log.suffix}")):
+        with path.open() as lines:
+            for line in lines:
+                if OPERATOR_USER not in line or not line.endswith("\n"):
+                    continue
+                entry: JSON = json.loads(line)
+                if entry["user"]["username"] == OPERATOR_USER and "resource" in entry.get("objectRef", {}):
+                    yield entry
+
+
+def rights_of(entry: JSON) -> Iterator[Right]:
+    target = entry["objectRef"]
+    resource = target["resource"] + (f"/{target['subresource']}" if "subresource" in target else "")
+    yield Right(target.get("apiGroup", ""), resource, entry["verb"])
+    if entry["verb"] == "patch" and entry.get("responseStatus", {}).get("code") == 201:
+        # Server-side apply of an object that does not exist is authorised as a create too.
+        yield Right(target.get("apiGroup", ""), resource, "create")
+
+
+def is_forbidden(entry: JSON) -> bool:
+    annotations: JSON = entry.get("annotations", {})
+    return bool(annotations.get("authorization.k8s.io/decision") == "forbid")
+
+
+def installed_at(cluster: Cluster) -> dt.datetime:
+    history = json.loads(cluster.helm("history", OPERATOR, "-n", OPERATOR_NAMESPACE, "-o", "json"))
+    return dt.datetime.fromisoformat(history[-1]["updated"])

@@ -141,7 +141,12 @@ def _no_right() -> CliError:
 
 def over_nodes(question: Question, cluster: ClusterGPUs) -> Question:
     """The question with a number for `nodes: auto`."""
-    service = groups.over_nodes(question.service, cluster)
+
+    def plan_for(spread: LLMService, device: Device | None) -> Plan:
+        nodes = spread.spec.parallelism.node_count
+        return plan_of(question, replace(question.request, nodes=nodes, device=device))
+
+    service = groups.over_nodes(question.service, cluster, plan_for)
     request = replace(question.request, nodes=service.spec.parallelism.node_count)
     return replace(question, service=service, request=request)
 

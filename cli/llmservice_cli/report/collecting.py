@@ -23,6 +23,7 @@ from llmservice_api.constants import (
     LEADER_WORKER_SET,
     NETWORK_POLICY,
     OPERATOR,
+    RESOURCE_CLAIM_TEMPLATE,
     SERVICE_LABEL,
     selector_text,
 )
@@ -174,13 +175,19 @@ class Page:
 
 
 async def listed(
-    kube: Api, material: Material, resource: Resource, namespace: str, selector: str = "", folder: str = "objects"
+    kube: Api,
+    material: Material,
+    resource: Resource,
+    namespace: str,
+    selector: str = "",
+    folder: str = "objects",
+    belongs: Callable[[Json], bool] = lambda one: True,
 ) -> tuple[Json, ...]:
     """The objects, each as an entry; none where the kind does not exist or may not be listed, which is a gap."""
     found: list[Json] = []
     try:
         async for page in kube.list_pages(resource, namespace, label_selector=selector):
-            found += page.get("items") or ()
+            found += filter(belongs, page.get("items") or ())
             if len(found) > MOST_OBJECTS:
                 material.gaps.append(Gap(f"further {resource.plural}", f"only the first {MOST_OBJECTS} are kept"))
                 break
@@ -324,6 +331,7 @@ _CHILDREN = (
 )
 _OF_GROUPS = (LEADER_WORKER_SET, NETWORK_POLICY)
 """Where a replica is spread over several nodes."""
+_RESOURCE_CLAIM = resources.Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 _SERVICE_PAGES = (
     Page(HTTP_PORT, METRICS_PATH, ".metrics.txt", "vLLM's metrics"),
     Page(STATE_PORT, METRICS_PATH, ".supervisor-metrics.txt", "the supervisor's metrics"),
@@ -352,8 +360,9 @@ async def of_service(kube: Api, material: Material, namespace: str, name: str, l
         children += await listed(kube, material, resource, namespace, selector_text(name))
     inspecting = f"{INSPECTS_LABEL}={name}"
     children += await listed(kube, material, resources.POD, namespace, inspecting, "objects/inspection")
-    await events(kube, material, namespace, children)
     pods = [child for child in children if child["kind"] == "Pod"]
+    children += await _claims(kube, material, found, pods)
+    await events(kube, material, namespace, children)
     pod_texts(kube, material, pods, lines, _SERVICE_PAGES)
     for pod in facts.operator_pods:
         if _has_run(pod):
@@ -361,6 +370,29 @@ async def of_service(kube: Api, material: Material, namespace: str, name: str, l
     if "operator_pods" in facts.unread:
         material.gaps.append(Gap("the operator's log", facts.unread["operator_pods"].why))
     _common(material, _of_one(facts, namespace, name), {(pod.get("spec") or {}).get("nodeName") for pod in pods})
+
+
+async def _claims(kube: Api, material: Material, found: Json, pods: Sequence[Json]) -> list[Json]:
+    """Claims of devices and their templates: the operator's, and those whose labels are a user's or none."""
+    accelerator = (found.get("spec") or {}).get("accelerator") or {}
+    asked = [*(accelerator.get("resourceClaims") or ())]
+    statuses: list[Json] = []
+    for pod in pods:
+        asked += (pod.get("spec") or {}).get("resourceClaims") or ()
+        statuses += (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    if not (asked or accelerator.get("claim")):
+        return []
+    names = {each.get("resourceClaimTemplateName") for each in asked}
+    names |= {each.get("resourceClaimName") for each in (*asked, *statuses)}
+
+    def belongs(one: Json) -> bool:
+        return one["metadata"]["name"] in names or labels_of(one).get(SERVICE_LABEL) == found["metadata"]["name"]
+
+    namespace: str = found["metadata"]["namespace"]
+    claims: list[Json] = []
+    for resource in (RESOURCE_CLAIM_TEMPLATE, _RESOURCE_CLAIM):
+        claims += await listed(kube, material, resource, namespace, belongs=belongs)
+    return claims
 
 
 def _of_one(facts: Facts, namespace: str, name: str) -> Facts:

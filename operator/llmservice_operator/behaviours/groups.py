@@ -8,13 +8,14 @@ of one domain, whose label the pods get with it: the scheduler would choose one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmservice_api.constants import GROUP_GATE
 from llmservice_api.service import LLMService, cached_by_spec
 from llmservice_api.spec import LLMServiceSpec
 from llmservice_planner.cluster import ClusterGPUs, fewest_nodes
+from llmservice_planner.plan import Device, Fit, Plan
 from llmservice_planner.room import (
     NodeRoom,
     by_domain,
@@ -50,10 +51,14 @@ class GroupStep:
     recheck_after: float | None = None
 
 
-def with_nodes(inputs: Inputs) -> Inputs | Requirements:
+Plans = Callable[[LLMService, Device | None], Plan]
+"""The plan of a service for one GPU; Unknown where the model or the GPU is not known."""
+
+
+def with_nodes(inputs: Inputs, plans: Callable[[Inputs], Plans | Requirements]) -> Inputs | Requirements:
     """The inputs with a number for `nodes: auto`: the one with which this spec was recorded, of several the one that
     runs or else the latest, since nodes come and go, also those of a revision that failed. Else the fewest nodes that
-    have enough GPUs."""
+    have enough GPUs on which the model runs by its plan."""
     service = inputs.stored
     if service is None or service.spec.parallelism.nodes != "auto":
         return inputs
@@ -64,10 +69,13 @@ def with_nodes(inputs: Inputs) -> Inputs | Requirements:
         return replace(inputs, stored=replace(service, spec=known[-1]))
     if accelerator_resource(service) is not None and inputs.gpus is None:
         return Requirements(gpus=GPUsQuery.of(service))
-    return replace(inputs, stored=over_nodes(service, value_of(inputs.gpus, ClusterGPUs())))
+    plan_for = plans(inputs)
+    if isinstance(plan_for, Requirements):
+        return plan_for
+    return replace(inputs, stored=over_nodes(service, value_of(inputs.gpus, ClusterGPUs()), plan_for))
 
 
-def over_nodes(service: LLMService, cluster: ClusterGPUs) -> LLMService:
+def over_nodes(service: LLMService, cluster: ClusterGPUs, plan_for: Plans) -> LLMService:
     """The service with a number for `nodes: auto`, by the cluster's nodes: of usual ones where devices are claimed, and
     one on CPUs."""
     parallelism = service.spec.parallelism
@@ -75,7 +83,12 @@ def over_nodes(service: LLMService, cluster: ClusterGPUs) -> LLMService:
         return service
     products = service.spec.accelerator.products or ()
     is_cpu = service.spec.accelerator.type == "cpu"
-    count = 1 if is_cpu else fewest_nodes(parallelism, cluster, tolerations(service), products)
+
+    def runs(nodes: int, device: Device | None) -> bool:
+        spread = replace(service, spec=_over(service.spec, nodes))
+        return plan_for(spread, device).verdict is not Fit.DOES_NOT_FIT
+
+    count = 1 if is_cpu else fewest_nodes(parallelism, cluster, tolerations(service), products, runs)
     return replace(service, spec=_over(service.spec, count))
 
 

@@ -147,6 +147,29 @@ async def test_a_bundle_has_all_of_a_service_and_no_secret(api: ApiServer, llmse
     assert oct(out.stat().st_mode & 0o777) == "0o600"
 
 
+async def test_claims_of_devices_are_in_it_the_users_too_and_no_others(api: ApiServer, llmservice: Command) -> None:
+    claimed, found = pod(), service(accelerator={"claim": {"deviceClass": "gpus"}})
+    claimed["spec"]["resourceClaims"] = [
+        {"name": "gpus", "resourceClaimTemplateName": "chat-1a2b"},
+        {"name": "nics", "resourceClaimTemplateName": "theirs"},
+    ]
+    claimed["status"]["resourceClaimStatuses"] = [{"name": "gpus", "resourceClaimName": "chat-1-gpus-x7"}]
+    api.objects |= {f"{SERVICES}/chat": found, f"{PODS}/chat-1": claimed}
+    for plural, names in {
+        "resourceclaimtemplates": ("chat-1a2b", "theirs", "of-others"),
+        "resourceclaims": ("chat-1-gpus-x7", "others-claim"),
+    }.items():
+        items = [{"metadata": {"name": name, "namespace": "team"}} for name in names]
+        api.answers[f"/apis/resource.k8s.io/v1/namespaces/team/{plural}"] = {"items": items}
+    out = llmservice.folder / "r.tar.gz"
+    assert (await llmservice.within("report", "chat", "--out", str(out))).code == 0
+    assert {path for path in bundle_of(out) if path.startswith("objects/resourceclaim")} == {
+        "objects/resourceclaimtemplate-chat-1a2b.yaml",
+        "objects/resourceclaimtemplate-theirs.yaml",
+        "objects/resourceclaim-chat-1-gpus-x7.yaml",
+    }
+
+
 async def test_secrets_are_never_asked_for_and_nothing_is_changed(api: ApiServer, llmservice: Command) -> None:
     await llmservice.within("report", "chat", "--out", str(llmservice.folder / "r.tar.gz"))
     assert not [path for _, path, *_ in api.requests if "/secrets" in path]

@@ -13,6 +13,7 @@ from llmservice_api.constants import API_SERVER_LABEL, GROUP_INDEX_LABEL, RANK_L
 from llmservice_api.service import LLMService
 from llmservice_operator.behaviours.groups import over_nodes
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
+from llmservice_planner.plan import Device, Fit, Plan
 from llmservice_planner.room import NodeRoom, Room, requests_of
 
 from tests.unit.decide_world import H100, T4, World, a_pod, a_world
@@ -448,8 +449,50 @@ def test_auto_takes_the_fewest_nodes_that_have_the_gpus(
     groups: tuple[NodeGroup, ...], sizes: dict[str, Any], nodes: int
 ) -> None:
     world = a_world(*groups, parallelism={**sizes, "nodes": "auto", "network": {"preset": "tcp"}})
-    found = over_nodes(LLMService.from_object(world.obj), world.gpus).spec.parallelism
+    found = over_nodes(LLMService.from_object(world.obj), world.gpus, not_planned).spec.parallelism
     assert (found.nodes, found.network is None) == (nodes, nodes == 1)
+
+
+def not_planned(service: LLMService, device: Device | None) -> Plan:
+    return Plan(Fit.UNKNOWN, "the model is not known")
+
+
+LLAMA_70B = {
+    "numHiddenLayers": 80,
+    "hiddenSize": 8192,
+    "numAttentionHeads": 64,
+    "numKeyValueHeads": 8,
+    "vocabSize": 128256,
+    "intermediateSize": 28672,
+    "maxPositionEmbeddings": 8192,
+}
+T4S, PAIRS = replace(T4, per_node=8), replace(H100, per_node=2, nodes=4)
+UNLABELLED = replace(T4S, product=None, memory_mib=None)
+FITTING: dict[str, tuple[tuple[NodeGroup, ...], dict[str, Any], int]] = {
+    "not on the node that has them": ((T4S, PAIRS), {}, 4),
+    "on none: the verdict is about the fewest": ((replace(T4S, nodes=2),), {}, 1),
+    "too few nodes have GPUs on which it fits": ((T4S, replace(PAIRS, nodes=2)), {}, 1),
+    "on a GPU that is not known it may": ((UNLABELLED, PAIRS), {}, 1),
+    "the model is not looked at": ((T4S, PAIRS), {"fitPolicy": "Ignore"}, 1),
+}
+
+
+@pytest.mark.parametrize(("groups", "sections", "nodes"), FITTING.values(), ids=FITTING.keys())
+def test_auto_takes_nodes_on_whose_gpus_the_model_fits(
+    groups: tuple[NodeGroup, ...], sections: dict[str, Any], nodes: int
+) -> None:
+    model = {"uri": "hf://x/y", "architecture": LLAMA_70B}
+    world = a_world(*groups, parallelism={**EIGHT, "nodes": "auto"}, model=model, **sections)
+    world.settle()
+    assert (world.status["effective"]["parallelism"].get("nodes") or 1) == nodes
+
+
+def test_auto_waits_for_what_another_service_knows_of_the_model() -> None:
+    """Nothing is recorded with a number that was chosen without it."""
+    small = replace(T4S, product="Small-GPU", memory_mib=1024)
+    world = a_world(small, PAIRS, parallelism={"tensorParallelSize": 4, "nodes": "auto"})
+    world.settle()
+    assert world.status["effective"]["parallelism"]["nodes"] == 2
 
 
 def test_auto_stays_with_the_number_that_runs_until_the_spec_changes() -> None:

@@ -4,7 +4,7 @@ CPU features."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,7 @@ from llmservice_runtime.preflight import cpu_features
 from llmservice_runtime.preflight.cpu_features import Requirement
 
 from llmservice_operator.behaviours.fit import planning
-from llmservice_operator.behaviours.fit.model_facts import ModelFacts, facts_for
+from llmservice_operator.behaviours.fit.model_facts import ModelFacts, facts_for, facts_of
 from llmservice_operator.behaviours.fit.planning import PlannerInput
 from llmservice_operator.decision import (
     DevicesQuery,
@@ -128,6 +128,27 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements
     wrong = {} if model is None else misplaced(inputs, selection, facts, model, cards)
     found = replace(found, model=facts.record, job=facts.job, requeue_after=wait, misplaced=wrong)
     return _held_to(found, service)
+
+
+def plans_before_the_record(inputs: Inputs) -> Callable[[LLMService, Device | None], Plan] | Requirements:
+    """For a spec that no revision has: its plan for one GPU, by what is known of the model now; Unknown until then, and
+    with fitPolicy Ignore."""
+    service, facts, model = inputs.stored, ModelFacts(), None
+    if service is not None and is_assessed(service):
+        sibling, creates_job = value_of(inputs.sibling_model, None), not service.spec.paused
+        facts = facts_of(service, inputs.observed, inputs.now, sibling, uses_sibling=True, creates_job=creates_job)
+    if facts.sibling_key is not None:
+        return Requirements(sibling_model=facts.sibling_key)
+    if facts.is_known:
+        model = _model(inputs, facts)
+    if isinstance(model, Requirements):
+        return model
+
+    def plan_for(spread: LLMService, device: Device | None) -> Plan:
+        asked = planning.planner_input(spread, inputs.settings, model, facts.tensors)
+        return planning.plan_for_device(spread, asked, device)
+
+    return plan_for
 
 
 def failed_gpus(inputs: Inputs, selection: Selection) -> Mapping[str, GPU]:

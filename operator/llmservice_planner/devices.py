@@ -2,7 +2,9 @@
 a device asks for, with the choice among those that there are.
 
 Names of NVIDIA's driver (gpu.nvidia.com): attributes productName, type (gpu, mig), profile, cudaComputeCapability;
-capacity memory. Of another driver the same names are read, and what it lacks is not known.
+capacity memory. AMD's (gpu.amd.com) has productName, as its node labels, type (amdgpu, amdgpu-partition, vfio) and
+memory, which is 0 where it is not known (ROCm/k8s-gpu-dra-driver, docs/driver-attributes.md). Of another driver the
+same names are read, and what it lacks is not known.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ _MIB = 2**20
 _MOST_GIB = 1024
 """More than any GPU has."""
 _MOST_EXCLUDED = 16
+_PASSED_THROUGH = "vfio"
+"""The type of devices for virtual machines, which drivers publish beside the GPU itself."""
 _MEMORY = "spec.accelerator.memory"
 
 
@@ -108,13 +112,14 @@ def _model(device: object, driver: str) -> DeviceModel | None:
         size = int(amount(memory))
     except ValueError:
         return None
-    if not 0 < size <= _MOST_BYTES:
+    kind = _value(attributes, "type", "string")
+    if not 0 < size <= _MOST_BYTES or kind == _PASSED_THROUGH:
         return None
     capability = _CAPABILITY.fullmatch(_value(attributes, "cudaComputeCapability", "version"))
     return DeviceModel(
         memory_bytes=size,
         product=_value(attributes, "productName", "string"),
-        kind=_value(attributes, "type", "string"),
+        kind=kind,
         profile=_value(attributes, "profile", "string"),
         capability=None if capability is None else (int(capability[1]), int(capability[2])),
     )

@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from llmservice_api.constants import RANK_LABEL, REVISION_LABEL
+from llmservice_api.constants import REVISION_LABEL, has_api
 from llmservice_cli.load.answer import Loss
 
 from localcluster.progress import Progress
 from tests.e2e.conftest import own_namespace
 from tests.support import next_version, rolling
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
-from tests.support.groups import TWO_NODES
+from tests.support.groups import HYBRID_ENGINES, TWO_NODES
 from tests.support.host import engine_of, pause, supervisor_of, terminate, without
 from tests.support.measured import Record
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, leader, operator_pods
@@ -31,8 +31,8 @@ from tests.support.services import one_of_several, stand_in
 from tests.support.traffic import Traffic, in_figures, traffic
 
 NAME = "steady"
-STAND_IN, VLLM, GROUPS = "stand-in", "vLLM", "groups"
-"""The last one: the stand-in, with each replica on two nodes."""
+STAND_IN, VLLM, GROUPS, HYBRID = "stand-in", "vLLM", "groups", "hybrid"
+"""The last two: the stand-in, with each replica on two nodes, of which with hybrid balancing both answer requests."""
 
 
 @dataclass
@@ -56,8 +56,8 @@ class World:
         return self.cluster.pods(self.namespace, NAME)
 
     def answering(self) -> list[JSON]:
-        """Those that requests go to: of a replica over several nodes its leader."""
-        return [pod for pod in self.pods() if pod["metadata"]["labels"].get(RANK_LABEL, "0") == "0"]
+        """Those that requests go to: of a replica over several nodes its leader, with hybrid balancing all."""
+        return [pod for pod in self.pods() if has_api(pod["metadata"]["labels"])]
 
     def strike(self, *pods: JSON) -> float:
         """The moment of a story's blow, at which these pods answer somebody; whichever pods, if none are named."""
@@ -110,17 +110,17 @@ def under_load(cluster: Cluster, namespace: str, service: JSON, within: float, *
 
 # Of the stand-in: answers of a third of a second to three seconds, about ten at any time. Of vLLM two processors
 # leave room for little load, and a start takes a minute.
+_SHORT_ANSWERS = ("--rate", "8", "--output-tokens", "10,20,80")
+
+
+def _of_stand_in(**spec: JSON) -> JSON:
+    return stand_in(NAME, {"start_seconds": 4, "tokens_per_second": 30}, scaling={"replicas": 2}, **spec)
+
+
 WORLDS = {
-    STAND_IN: (
-        stand_in(NAME, {"start_seconds": 4, "tokens_per_second": 30}, scaling={"replicas": 2}),
-        90,
-        ("--rate", "8", "--output-tokens", "10,20,80"),
-    ),
-    GROUPS: (
-        stand_in(NAME, {"start_seconds": 4, "tokens_per_second": 30}, scaling={"replicas": 2}, parallelism=TWO_NODES),
-        120,
-        ("--rate", "8", "--output-tokens", "10,20,80"),
-    ),
+    STAND_IN: (_of_stand_in(), 90, _SHORT_ANSWERS),
+    GROUPS: (_of_stand_in(parallelism=TWO_NODES), 120, _SHORT_ANSWERS),
+    HYBRID: (_of_stand_in(parallelism=HYBRID_ENGINES), 120, _SHORT_ANSWERS),
     VLLM: (
         one_of_several(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}),
         600,

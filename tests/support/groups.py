@@ -20,7 +20,9 @@ from tests.support.host import engine_of, processes_of
 from tests.support.patience import PATIENCE
 
 TWO_NODES: JSON = {"tensorParallelSize": 2, "nodes": 2}
-"""spec.parallelism."""
+ENGINES: JSON = {"nodes": 2, "tensorParallelSize": 1, "dataParallelSize": 2, "expertParallel": True}
+HYBRID_ENGINES: JSON = {**ENGINES, "dataParallelMode": "hybrid"}
+"""Values of spec.parallelism."""
 
 
 def install_lws(cluster: Cluster) -> None:

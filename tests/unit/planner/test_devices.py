@@ -48,6 +48,30 @@ def test_equal_devices_are_counted_by_what_their_driver_publishes() -> None:
     assert device_slice(a_slice(device(), node=None)) is None, "of no node"
 
 
+def test_names_of_amds_driver_are_read_too() -> None:
+    """Its class selects partitions beside whole GPUs."""
+
+    def amd(name: str, kind: str, gib: int, profile: str) -> Json:
+        texts = {"type": kind, "productName": "AMD_Instinct_MI300X_OAM", "partitionProfile": profile}
+        attributes = {key: {"string": text} for key, text in texts.items()}
+        return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": str(gib * 2**30)}}}
+
+    published = a_slice(
+        amd("gpu-0-128", "amdgpu", 192, "spx_nps1"),
+        amd("gpu-1-129", "amdgpu-partition", 24, "cpx_nps4"),
+        amd("gpu-2-130", "vfio", 192, ""),
+    )
+    published["spec"]["driver"] = "gpu.amd.com"
+    found = device_slice(published)
+    assert found is not None
+    there = ClusterDevices.of([found], [NodeRoom("n", None, {}, {})], "gpu.amd.com", "gpu.amd.com")
+    devices = [group.model.device(is_amd=True) for group in there.groups]
+    assert [(each.name, round(each.memory_gib), each.is_amd) for each in devices] == [
+        ("AMD_Instinct_MI300X_OAM", 191, True),
+        ("AMD_Instinct_MI300X_OAM", 23, True),
+    ]
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -56,7 +80,9 @@ def test_equal_devices_are_counted_by_what_their_driver_publishes() -> None:
         {"capacity": {"memory": {"value": "-1Gi"}}},
         {"capacity": {"memory": {"value": "9" * 60}}},
         {"capacity": {"memory": "80Gi"}},
+        {"capacity": {"memory": {"value": "0"}}},
         {"taints": [{"key": "sick", "effect": "NoExecute"}]},
+        {"attributes": {"type": {"string": "vfio"}}},
     ],
     ids=str,
 )

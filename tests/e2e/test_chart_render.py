@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from llmservice_api.constants import API_SERVER_LABEL, RANK_LABEL
 from llmservice_operator.manifests.settings import CABundle, Settings
 from llmservice_operator.options import load
-from llmservice_runtime.contract import HTTP_PORT_NAME, STATE_PORT_NAME
+from llmservice_runtime.contract import HTTP_PORT_NAME, LEADER_PORT_NAME, STATE_PORT_NAME
 
 from tests.e2e._chart import (
     AUTOSCALED,
@@ -246,6 +247,29 @@ def test_monitors_find_what_they_scrape() -> None:
     assert [scraped["port"] for scraped in pods["podMetricsEndpoints"]] == [HTTP_PORT_NAME, STATE_PORT_NAME]
     everywhere = only(render({"metrics": {"podMonitor": {"enabled": True}}}), "PodMonitor")["spec"]
     assert everywhere["namespaceSelector"] == {"any": True}
+
+
+SCRAPED = {
+    "the leader": ({RANK_LABEL: "0"}, True),
+    "a worker": ({RANK_LABEL: "1"}, False),
+    "a tenth worker": ({RANK_LABEL: "10"}, False),
+    "the leader with hybrid balancing": ({RANK_LABEL: "0", API_SERVER_LABEL: "true"}, True),
+    "a worker with hybrid balancing": ({RANK_LABEL: "1", API_SERVER_LABEL: "true"}, True),
+}
+
+
+@pytest.mark.parametrize(("labels", "is_scraped"), SCRAPED.values(), ids=SCRAPED.keys())
+def test_of_a_replica_over_several_nodes_the_pods_that_listen_are_scraped(
+    labels: dict[str, str], is_scraped: bool
+) -> None:
+    rendered = render({"groups": {"enabled": True}, "metrics": {"podMonitor": {"enabled": True}}})
+    (endpoint,) = (
+        each for each in only(rendered, "PodMonitor")["spec"]["podMetricsEndpoints"] if each["port"] == LEADER_PORT_NAME
+    )
+    (kept,) = (each for each in endpoint["relabelings"] if each.get("action") == "keep")
+    by_source = {f"__meta_kubernetes_pod_label_{re.sub(r'[^a-zA-Z0-9_]', '_', name)}": v for name, v in labels.items()}
+    joined = ";".join(by_source.get(source, "") for source in kept["sourceLabels"])
+    assert bool(re.fullmatch(kept["regex"], joined)) is is_scraped
 
 
 def test_metrics_are_open_to_whoever_reaches_them_unless_the_values_say_otherwise() -> None:

@@ -127,7 +127,7 @@ def test_it_serves_with_the_devices_of_its_own_claim_and_of_a_users_template(
 def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, enabled: None, namespace: str) -> None:
     """Of the requests since the value is on, the tests above included: `resource.k8s.io` has no other."""
     with simulated_node(cluster, "large"), published(cluster, {"large": [gib(79.6)]}):
-        cluster.apply(planned("met", QWEN_7B, CLAIM, **ON_SIMULATED), namespace)
+        cluster.apply(planned("met", QWEN_7B, CLAIM, scaling={"replicas": 0}), namespace)
         made = eventually("its template", lambda: cluster.list("resourceclaimtemplates", namespace), PATIENCE)
         name = made[0]["metadata"]["name"]
         with scale_operator(cluster, 0):
@@ -138,7 +138,10 @@ def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, enable
         assert f"ResourceClaimTemplate {name} exists" in told["message"]
         cluster.kubectl("delete", "resourceclaimtemplates", name, "-n", namespace, KUBECTL_TIMEOUT)
         cluster.wait_condition(namespace, "met", "Accepted", "True", timeout=PATIENCE)
-        cluster.patch("llmservices", namespace, "met", {"spec": {"accelerator": {"claim": None}}})
+        for number in range(6):  # as many revisions as are kept, and one more
+            edit = {"accelerator": {"claim": None}, "batching": {"maxNumSeqs": number + 1}}
+            cluster.patch("llmservices", namespace, "met", {"spec": edit})
+            eventually("the edit is seen", lambda: is_seen(cluster.must_get("llmservices", namespace, "met")), PATIENCE)
         eventually("no template", lambda: not cluster.list("resourceclaimtemplates", namespace), PATIENCE)
     since = installed_at(cluster)
     asked = [each for each in audited(cluster) if dt.datetime.fromisoformat(each["requestReceivedTimestamp"]) > since]
@@ -146,6 +149,10 @@ def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, enable
     refused = {right for each in asked if is_forbidden(each) for right in rights_of(each)}
     assert of_claims(granted(cluster)) == of_claims(used)
     assert refused == set(), "asked for, but not granted"
+
+
+def is_seen(service: JSON) -> bool:
+    return bool(service["status"]["observedGeneration"] == service["metadata"]["generation"])
 
 
 def of_claims(rights: set[Right]) -> set[Right]:

@@ -140,7 +140,7 @@ class Parallelism(ApiModel):
     nodes: Nodes = knob(
         1,
         description="Nodes of one replica, with one pod and an equal share of its GPUs on each. `auto`: as few as have "
-        "enough GPUs. For models that no node holds; needs LeaderWorkerSet (docs/serving/several-nodes.md).",
+        "GPUs where it fits. For models that no node holds; needs LeaderWorkerSet (docs/serving/several-nodes.md).",
         examples=[2, "auto"],
     )
     topology_key: TopologyKey | None = knob(

@@ -254,7 +254,8 @@ class Reason(Explained):
         "The node of a pod no longer reports to the cluster, so that the pod counts as not ready; its requests fail "
         "or hang.",
         "Bring the node back or delete it (`kubectl delete node NODE`). After its tolerations' time, five minutes by "
-        "default, the pod is made anew elsewhere.",
+        "default, the pod is made anew elsewhere; one of a replica over several nodes only once the Node is deleted or "
+        "has the taint node.kubernetes.io/out-of-service.",
         look="`kubectl get nodes`: is it NotReady? Then the node itself, and its way to the API server.",
         ends=Ends.OUTSIDE,
     )

@@ -4,7 +4,7 @@ as one frozen value, with their source and age.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
@@ -17,6 +17,7 @@ from llmservice_api.service import LLMService
 from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.devices import ClusterDevices
 from llmservice_planner.model.reading import ConfigReading
+from llmservice_planner.pick import Pick
 from llmservice_planner.room import Quotas, Room
 
 from llmservice_operator.manifests.server import accelerator_resource
@@ -114,6 +115,10 @@ class HoldingQuery:
     """No replica is to run, and requests are held."""
     addresses: tuple[str, ...] = ()
     """Of the activators."""
+
+
+PickOf = Callable[[LLMService, ClusterGPUs], Pick | None]
+"""The choice of GPUs for a service; None where its plan does not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Self
@@ -29,9 +29,6 @@ MOST_TAINTS = 4
 """Of one node, in a remedy."""
 TRANSIENT_TAINTS = "node.kubernetes.io/"
 """Set by Kubernetes for transient conditions; they do not affect a verdict."""
-
-RunsOver = Callable[[int, Device | None], bool]
-"""Whether the model may run on this GPU, None where it is not known, if a replica is spread over so many nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,32 +194,30 @@ def _size(offer: Offer) -> tuple[float, tuple[int, int], str]:
     return (offer.device.memory_gib, offer.device.capability or (0, 0), offer.device.name)
 
 
+def on_enough_nodes(cluster: ClusterGPUs, tolerations: Sequence[Json], gpus: int, nodes: int) -> frozenset[str | None]:
+    """Products of which as many nodes as a replica takes have so many GPUs each; None: nodes without a label."""
+    there = Counter[str | None]()
+    for group in _reachable(cluster, tolerations):
+        if group.sharing is None and group.per_node >= gpus:
+            there[group.product] += group.nodes
+    return frozenset(product for product, count in there.items() if count >= nodes)
+
+
 def fewest_nodes(
-    parallelism: Parallelism,
-    cluster: ClusterGPUs,
-    tolerations: Sequence[Json],
-    products: Collection[str],
-    runs: RunsOver = lambda nodes, device: True,
+    parallelism: Parallelism, cluster: ClusterGPUs, tolerations: Sequence[Json], products: Collection[str]
 ) -> int:
     """The fewest nodes with one product (of these, if any are named) that have the GPUs of a replica, an equal share
-    each, and on which the model runs; where it runs on none of them, the fewest with the GPUs. Where there are too few
-    nodes: by the most GPUs of one; without any: by those of usual machines."""
-    reachable = (group for group in _reachable(cluster, tolerations) if group.sharing is None)
-    groups = [group for group in reachable if not products or group.product in products]
-    most = max((group.per_node for group in groups), default=0)
-    enough, too_small = None, None
-    for number in parallelism.possible_nodes:
-        share = parallelism.accelerators // number
-        there: dict[str | None, list[NodeGroup]] = {}
-        for group in groups:
-            if group.per_node >= share:
-                there.setdefault(group.product, []).append(group)
-        numerous = [some for some in there.values() if sum(group.nodes for group in some) >= number]
-        if any(runs(number, device_of(group)) for some in numerous for group in some):
+    each. Where there are too few nodes: by the most GPUs of one; without any: by those of usual machines."""
+    shares = {number: parallelism.accelerators // number for number in parallelism.possible_nodes}
+    for number, share in shares.items():
+        there = on_enough_nodes(cluster, tolerations, share, number)
+        if there.intersection(products) if products else there:
             return number
-        too_small = number if too_small is None and numerous else too_small
-        enough = number if enough is None and share <= most else enough
-    return too_small or enough or parallelism.node_count
+    for number, share in shares.items():
+        there = on_enough_nodes(cluster, tolerations, share, 1)
+        if there.intersection(products) if products else there:
+            return number
+    return parallelism.node_count
 
 
 def tolerations_missing(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llmservice_planner import gpus
-from llmservice_planner.cluster import IMAGES, ClusterGPUs, Offer, offers, tolerations_missing, why_not_several
+from llmservice_planner.cluster import (
+    IMAGES,
+    ClusterGPUs,
+    Offer,
+    offers,
+    on_enough_nodes,
+    tolerations_missing,
+    why_not_several,
+)
 from llmservice_planner.plan import Device, Fit, Plan, Remedy
 from llmservice_planner.room import product_label, profile_of
 
@@ -51,6 +59,8 @@ class GPUDemand:
     """maxModelLen is what fits on the chosen GPU."""
     names_architecture: bool = False
     """The spec selects a CPU architecture."""
+    nodes: int = 1
+    """Of a replica, with a pod on each: products that as many nodes have come first."""
 
     @property
     def profile(self) -> str | None:
@@ -157,6 +167,7 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     offered = offers(cluster, demand.tolerations)
     if nicknames := _nicknames(demand, cluster):
         return _without_nicknames(nicknames, demand, cluster, plan_for)
+    numerous = on_enough_nodes(cluster, demand.tolerations, demand.gpus, demand.nodes) if demand.nodes > 1 else ()
     others = tuple(
         offer.device
         for offer in offered
@@ -166,7 +177,7 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     )
     planned = [
         (device, _limited_by_nodes(plan_for(device), device, demand, offered))
-        for device in _candidates(demand, offered)
+        for device in _candidates(demand, offered, numerous)
     ]
     for verdict in (Fit.FITS, Fit.TIGHT):
         for device, plan in planned:
@@ -249,11 +260,12 @@ def _with_label(label: str, plan_for: PlanFor) -> Remedy:
     return Remedy.of(change, (("accelerator.products", (label,)),), plan_for(gpus.device(label)), label)
 
 
-def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]:
-    """Devices of nodes first, in the spec's order or the smallest first; then those that may be added."""
+def _candidates(demand: GPUDemand, offered: Sequence[Offer], numerous: Collection[str | None]) -> Iterator[Device]:
+    """Devices of nodes first, in the spec's order or the smallest first, of several nodes those that enough nodes have
+    (`numerous`) before others; then those that may be added."""
     by_product = {offer.product: offer for offer in offered}
     named = tuple(product for product in by_product if product is not None)
-    for product in demand.products or named:
+    for product in sorted(demand.products or named, key=lambda product: product not in numerous):
         offer = by_product.get(product)
         if offer is not None and offer.per_node >= demand.gpus:
             device = offer.device or _of_stated_memory(product, demand)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ import pytest
 from localcluster import install
 from localcluster.network import NODE
 from localcluster.progress import Progress
-from tests.support.audit import Right, audited, granted, installed_at, is_forbidden, rights_of
+from tests.support.audit import Right, granted, since_installed
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.device_driver import DRIVER, allocated, gib, kubelet_plugin, published
 from tests.support.operator import scale_operator
@@ -143,10 +142,7 @@ def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, enable
             cluster.patch("llmservices", namespace, "met", {"spec": edit})
             eventually("the edit is seen", lambda: is_seen(cluster.must_get("llmservices", namespace, "met")), PATIENCE)
         eventually("no template", lambda: not cluster.list("resourceclaimtemplates", namespace), PATIENCE)
-    since = installed_at(cluster)
-    asked = [each for each in audited(cluster) if dt.datetime.fromisoformat(each["requestReceivedTimestamp"]) > since]
-    used = {right for each in asked if not is_forbidden(each) for right in rights_of(each)}
-    refused = {right for each in asked if is_forbidden(each) for right in rights_of(each)}
+    used, refused = since_installed(cluster)
     assert of_claims(granted(cluster)) == of_claims(used)
     assert refused == set(), "asked for, but not granted"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,13 @@ from tests.e2e.conftest import own_namespace
 from tests.e2e.disturbances import under_load
 from tests.e2e.monitored import OF_GROUPS, VARIABLES, WITHIN, monitored, queries
 from tests.support.accelerators import advertised
+from tests.support.audit import Right, granted, since_installed
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
 from tests.support.host import engine_of
 from tests.support.measured import Record
 from tests.support.nodes import NODES, SECOND, added_node
+from tests.support.operator import scale_operator
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 from tests.support.prometheus import wait_for_samples
 from tests.support.services import stand_in
@@ -186,3 +190,48 @@ def _is_rolled_out(cluster: Cluster) -> bool:
     found = condition(service, "Ready") or {}
     is_current = service["status"].get("observedGeneration") == service["metadata"]["generation"]
     return is_current and found.get("status") == "True"
+
+
+THEIRS = {"matchLabels": {"app": "theirs"}}
+IN_THE_WAY: dict[str, JSON] = {
+    "networkpolicies": {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "spec": {"podSelector": THEIRS, "policyTypes": ["Egress"]},
+    },
+    "leaderworkersets": {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "spec": {
+            "replicas": 0,
+            "leaderWorkerTemplate": {
+                "size": 3,
+                "workerTemplate": {"spec": {"containers": [{"name": "theirs", "image": "registry.local/pause:1"}]}},
+            },
+        },
+    },
+}
+
+
+def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, namespace: str) -> None:
+    """Of the requests since the value is on, the tests above included."""
+    cluster.apply(stand_in("met", {}, parallelism=TWO_NODES, scaling={"replicas": 0}), namespace)
+    for plural, manifest in IN_THE_WAY.items():
+        eventually(f"its {plural}", partial(cluster.get, plural, namespace, "met"), PATIENCE)
+        with scale_operator(cluster, 0):
+            cluster.kubectl("delete", plural, "met", "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
+            foreign = json.dumps({**manifest, "metadata": {"name": "met"}})
+            cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=foreign)
+        told = cluster.wait_condition(namespace, "met", "Accepted", "False", reason="NameConflict", timeout=PATIENCE)
+        assert f"{manifest['kind']} met exists" in told["message"]
+        cluster.kubectl("delete", plural, "met", "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
+        cluster.wait_condition(namespace, "met", "Accepted", "True", timeout=PATIENCE)
+    cluster.patch("llmservices", namespace, "met", {"spec": {"parallelism": {"nodes": None}}})
+    eventually("no policy", lambda: not cluster.get("networkpolicies", namespace, "met"), PATIENCE)
+    used, refused = since_installed(cluster)
+    assert of_groups(granted(cluster)) == of_groups(used)
+    assert refused == set(), "asked for, but not granted"
+
+
+def of_groups(rights: set[Right]) -> set[Right]:
+    return {right for right in rights if right.group in ("leaderworkerset.x-k8s.io", "networking.k8s.io")}

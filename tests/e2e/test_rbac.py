@@ -7,14 +7,13 @@ what was used, and since the chart was last installed or upgraded for what was r
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 
 from llmservice_api.constants import CHILD_KINDS, VERBS
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.inspection import job_name
 
-from tests.support.audit import DEPRECATED, Right, audited, granted, installed_at, is_forbidden, rights_of
+from tests.support.audit import DEPRECATED, Right, audited, granted, is_forbidden, rights_of, since_installed
 from tests.support.cluster import Cluster, eventually
 from tests.support.foreign import THEIRS, theirs
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
@@ -62,13 +61,7 @@ def test_roles_grant_what_is_used_and_nothing_else(cluster: Cluster, namespace: 
     entries = list(audited(cluster))
     used = {right for entry in entries for right in rights_of(entry) if not is_forbidden(entry)}
     assert granted(cluster) - used - optional() == set(), "granted, but never used"
-    since = installed_at(cluster)
-    refused = {
-        right
-        for entry in entries
-        if is_forbidden(entry) and dt.datetime.fromisoformat(entry["requestReceivedTimestamp"]) > since
-        for right in rights_of(entry)
-    }
+    _, refused = since_installed(cluster)
     assert refused == set(), "asked for, but not granted"
     asked = {(entry["objectRef"]["resource"], entry["verb"]) for entry in entries}
     assert "secrets" not in {resource for resource, _ in asked}

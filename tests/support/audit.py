@@ -121,3 +121,12 @@ def is_forbidden(entry: JSON) -> bool:
 def installed_at(cluster: Cluster) -> dt.datetime:
     history = json.loads(cluster.helm("history", OPERATOR, "-n", OPERATOR_NAMESPACE, "-o", "json"))
     return dt.datetime.fromisoformat(history[-1]["updated"])
+
+
+def since_installed(cluster: Cluster) -> tuple[set[Right], set[Right]]:
+    """The rights that the operator used, and those that it was refused, with the chart's values of now."""
+    since, used, refused = installed_at(cluster), set[Right](), set[Right]()
+    for entry in audited(cluster):
+        if dt.datetime.fromisoformat(entry["requestReceivedTimestamp"]) > since:
+            (refused if is_forbidden(entry) else used).update(rights_of(entry))
+    return used, refused

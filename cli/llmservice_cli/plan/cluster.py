@@ -17,6 +17,7 @@ from llmservice_api.errors import InvalidSpec
 from llmservice_api.service import LLMService
 from llmservice_api.untrusted import stored_status
 from llmservice_operator.behaviours import groups
+from llmservice_operator.behaviours.fit.assess import is_assessed
 from llmservice_operator.behaviours.fit.planning import demand
 from llmservice_operator.facts.scheduling import AcceleratorRequest, gpus_text
 from llmservice_operator.manifests.inspection import inspection_key
@@ -30,7 +31,7 @@ from llmservice_planner.checks import Combination, verdicts
 from llmservice_planner.cluster import ARCHITECTURE, ClusterGPUs, device_of, group_of, offers
 from llmservice_planner.model import spec_facts
 from llmservice_planner.model.architecture import Tensors
-from llmservice_planner.pick import pick
+from llmservice_planner.pick import GPUDemand, Pick, pick
 from llmservice_planner.plan import Device, Fit, Plan
 from llmservice_planner.requests import extended
 from llmservice_planner.room import (
@@ -140,15 +141,16 @@ def _no_right() -> CliError:
 
 
 def over_nodes(question: Question, cluster: ClusterGPUs) -> Question:
-    """The question with a number for `nodes: auto`."""
+    """The question with a number for `nodes: auto`, by the operator's rule."""
 
-    def plan_for(spread: LLMService, device: Device | None) -> Plan:
-        nodes = spread.spec.parallelism.node_count
-        return plan_of(question, replace(question.request, nodes=nodes, device=device))
+    def spread_over(service: LLMService) -> Question:
+        request = replace(question.request, nodes=service.spec.parallelism.node_count)
+        return replace(question, service=service, request=request)
 
-    service = groups.over_nodes(question.service, cluster, plan_for)
-    request = replace(question.request, nodes=service.spec.parallelism.node_count)
-    return replace(question, service=service, request=request)
+    def picked(service: LLMService, cluster: ClusterGPUs) -> Pick | None:
+        return _pick(spread_over(service), cluster) if is_assessed(service) else None
+
+    return spread_over(groups.over_nodes(question.service, cluster, picked))
 
 
 def on_offer(question: Question, seen: Seen) -> Question:
@@ -196,11 +198,7 @@ def answered(question: Question, seen: Seen) -> Answer:
 
 def _picked(question: Question, seen: Seen) -> tuple[Answer, str | None, RevisionChoices]:
     """By the operator's rule, the product that pods would get or prefer, and what would be recorded of the choice."""
-    given, wanted = question.given, demand(question.service)
-    wanted = replace(wanted, memory_gib=given.values.get("gpu_memory_gib", wanted.memory_gib))
-    if given.devices:
-        wanted = replace(wanted, products=tuple(device.name for device in given.devices))
-    choice = pick(wanted, seen.gpus, lambda device: _judged(question, device))
+    wanted, choice = _wanted(question), _pick(question, seen.gpus)
     plan, request = choice.plan, replace(question.request, device=choice.device)
     if choice.device is not None:
         plan = with_remedies(replace(question, devices=choice.others), request, plan)
@@ -209,6 +207,16 @@ def _picked(question: Question, seen: Seen) -> tuple[Answer, str | None, Revisio
     product = choice.product or (plan.gpu if plan.gpu in wanted.products else None)
     chosen = RevisionChoices(gpu=product, excluded_gpus=choice.excluded, excluded_architectures=choice.left_out)
     return Answer(question, request, honest(question, plan)), product, chosen
+
+
+def _wanted(question: Question) -> GPUDemand:
+    given, wanted = question.given, demand(question.service)
+    wanted = replace(wanted, memory_gib=given.values.get("gpu_memory_gib", wanted.memory_gib))
+    return replace(wanted, products=tuple(device.name for device in given.devices)) if given.devices else wanted
+
+
+def _pick(question: Question, cluster: ClusterGPUs) -> Pick:
+    return pick(_wanted(question), cluster, lambda device: _judged(question, device))
 
 
 def _judged(question: Question, device: Device | None) -> Plan:

@@ -15,8 +15,9 @@ from llmservice_cli.text import count
 
 DESCRIPTION = """\
 Write one file for a bug report. With NAME: the LLMService, its children, their Events, the logs and metrics of its
-pods, and the operator's log lines about it. Without: the operator's own Deployment, pods, logs, settings, Lease and
-CRD. Both have the findings of doctor, versions, and the nodes' facts that matter.
+pods, their claims of devices with templates of your own, and the operator's log lines about it. Without: the operator's
+own Deployment, pods, logs, settings, Lease and CRD. Both have the findings of doctor, versions, and the nodes' facts
+that matter.
 
 Secrets are not read, and what looks like one in objects and logs is replaced by ***. Look through the bundle before you
 hand it out: logs hold what your programs write, such as names, addresses and, where a server logs them, prompts.
@@ -30,8 +31,9 @@ examples:
   tar -xzOf chat-report-*.tar.gz --wildcards '*/README.md'
 
 What you have no right to read is left out, and named in the output and in the bundle's README.md. Rights: get and list
-on llmservices and their children, pods, pods/log and events (`view` has them), get on pods/proxy (`edit` has it); for
-the operator's part list on deployments and pods and get on pods/log in its namespace, and list on nodes
+on llmservices and their children, pods, pods/log and events (`view` has them), get on pods/proxy (`edit` has it), where
+devices are claimed list on resourceclaims and resourceclaimtemplates; for the operator's part list on deployments and
+pods and get on pods/log in its namespace, and list on nodes
 
 exit codes:
   0    written, also where something could not be read

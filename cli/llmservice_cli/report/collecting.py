@@ -154,8 +154,9 @@ def archive(folder: str, found: Iterable[File], moment: float) -> bytes:
 
 MOST_OBJECTS = 500
 """Of one kind."""
-MOST_EVENTS = 5_000
-"""Of the namespace, of which those about the bundle's objects are kept."""
+MOST_LOOKED_AT = 5_000
+"""Objects of the namespace, Events among them, of which those of the service are kept."""
+_LOOKED_AT = f"the first {MOST_LOOKED_AT} of the namespace were looked at"
 MOST_PODS = 20
 """Whose logs and pages are read."""
 MOST_LOG_BYTES = MOST_PAGE_BYTES = 2 * 2**20
@@ -185,11 +186,17 @@ async def listed(
 ) -> tuple[Json, ...]:
     """The objects, each as an entry; none where the kind does not exist or may not be listed, which is a gap."""
     found: list[Json] = []
+    seen = 0
     try:
         async for page in kube.list_pages(resource, namespace, label_selector=selector):
-            found += filter(belongs, page.get("items") or ())
+            items = page.get("items") or ()
+            seen += len(items)
+            found += filter(belongs, items)
             if len(found) > MOST_OBJECTS:
                 material.gaps.append(Gap(f"further {resource.plural}", f"only the first {MOST_OBJECTS} are kept"))
+                break
+            if seen >= MOST_LOOKED_AT:
+                material.gaps.append(Gap(f"further {resource.plural}", _LOOKED_AT))
                 break
     except NotFound:
         return ()
@@ -216,8 +223,8 @@ async def events(kube: Api, material: Material, namespace: str, about: Iterable[
             items = page.get("items") or ()
             seen += len(items)
             found += (one for one in items if _subject(one) in known)
-            if seen >= MOST_EVENTS:
-                material.gaps.append(Gap("further Events", f"the first {MOST_EVENTS} of the namespace were looked at"))
+            if seen >= MOST_LOOKED_AT:
+                material.gaps.append(Gap("further Events", _LOOKED_AT))
                 break
     except KubeError as error:
         material.gaps.append(Gap("Events", why(error, namespace)))

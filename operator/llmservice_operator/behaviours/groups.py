@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from llmservice_api.constants import GROUP_GATE
 from llmservice_api.service import LLMService, cached_by_spec
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_planner.cluster import ClusterGPUs, fewest_nodes
-from llmservice_planner.plan import Device, Fit, Plan
+from llmservice_planner.cluster import ClusterGPUs, fewest_nodes, on_enough_nodes
+from llmservice_planner.plan import Fit
 from llmservice_planner.room import (
     NodeRoom,
     by_domain,
@@ -25,7 +25,16 @@ from llmservice_planner.room import (
     requests_of,
 )
 
-from llmservice_operator.decision import GPUsQuery, GroupTurn, Inputs, Release, Requirements, RoomQuery, value_of
+from llmservice_operator.decision import (
+    GPUsQuery,
+    GroupTurn,
+    Inputs,
+    PickOf,
+    Release,
+    Requirements,
+    RoomQuery,
+    value_of,
+)
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.revision import revision_key
 from llmservice_operator.manifests.server import accelerator_resource, domain_label, tolerations
@@ -51,14 +60,9 @@ class GroupStep:
     recheck_after: float | None = None
 
 
-Plans = Callable[[LLMService, Device | None], Plan]
-"""The plan of a service for one GPU; Unknown where the model or the GPU is not known."""
-
-
-def with_nodes(inputs: Inputs, plans: Callable[[Inputs], Plans | Requirements]) -> Inputs | Requirements:
+def with_nodes(inputs: Inputs, picks: Callable[[Inputs], PickOf | Requirements]) -> Inputs | Requirements:
     """The inputs with a number for `nodes: auto`: the one with which this spec was recorded, of several the one that
-    runs or else the latest, since nodes come and go, also those of a revision that failed. Else the fewest nodes that
-    have enough GPUs on which the model runs by its plan."""
+    runs or else the latest, since nodes come and go, also those of a revision that failed. Else by the nodes of now."""
     service = inputs.stored
     if service is None or service.spec.parallelism.nodes != "auto":
         return inputs
@@ -67,29 +71,34 @@ def with_nodes(inputs: Inputs, plans: Callable[[Inputs], Plans | Requirements]) 
     by_key = {revision_key(spec := _over(service.spec, n)): spec for n in service.spec.parallelism.possible_nodes}
     if known := [by_key[each.key] for each in records if each.key in by_key]:
         return replace(inputs, stored=replace(service, spec=known[-1]))
-    if accelerator_resource(service) is not None and inputs.gpus is None:
+    if accelerator_resource(service) is None:
+        return replace(inputs, stored=over_nodes(service, ClusterGPUs(), lambda spread, cluster: None))
+    if inputs.gpus is None:
         return Requirements(gpus=GPUsQuery.of(service))
-    plan_for = plans(inputs)
-    if isinstance(plan_for, Requirements):
-        return plan_for
-    return replace(inputs, stored=over_nodes(service, value_of(inputs.gpus, ClusterGPUs()), plan_for))
+    picked = picks(inputs)
+    if isinstance(picked, Requirements):
+        return picked
+    return replace(inputs, stored=over_nodes(service, value_of(inputs.gpus, ClusterGPUs()), picked))
 
 
-def over_nodes(service: LLMService, cluster: ClusterGPUs, plan_for: Plans) -> LLMService:
-    """The service with a number for `nodes: auto`, by the cluster's nodes: of usual ones where devices are claimed, and
-    one on CPUs."""
-    parallelism = service.spec.parallelism
+def over_nodes(service: LLMService, cluster: ClusterGPUs, picked: PickOf) -> LLMService:
+    """The service with a number for `nodes: auto`: the fewest nodes of one product with the GPUs of a replica on which
+    the model fits by its plan, else the fewest with the GPUs; of usual nodes where devices are claimed, and one on
+    CPUs."""
+    parallelism, spec = service.spec.parallelism, service.spec
     if parallelism.nodes != "auto":
         return service
-    products = service.spec.accelerator.products or ()
-    is_cpu = service.spec.accelerator.type == "cpu"
-
-    def runs(nodes: int, device: Device | None) -> bool:
-        spread = replace(service, spec=_over(service.spec, nodes))
-        return plan_for(spread, device).verdict is not Fit.DOES_NOT_FIT
-
-    count = 1 if is_cpu else fewest_nodes(parallelism, cluster, tolerations(service), products, runs)
-    return replace(service, spec=_over(service.spec, count))
+    if spec.accelerator.type == "cpu":
+        return replace(service, spec=_over(spec, 1))
+    tolerated = tolerations(service)
+    for number in parallelism.possible_nodes:
+        spread = replace(service, spec=_over(spec, number))
+        there = on_enough_nodes(cluster, tolerated, parallelism.accelerators // number, number)
+        choice = picked(spread, cluster) if there else None
+        if choice is not None and choice.product in there and choice.plan.verdict in (Fit.FITS, Fit.TIGHT):
+            return spread
+    number = fewest_nodes(parallelism, cluster, tolerated, spec.accelerator.products or ())
+    return replace(service, spec=_over(spec, number))
 
 
 @cached_by_spec

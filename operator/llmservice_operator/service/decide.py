@@ -13,7 +13,7 @@ from llmservice_api.constants import selector_text
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
-from llmservice_operator.behaviours.fit.assess import FitAssessment, assess, plans_before_the_record
+from llmservice_operator.behaviours.fit.assess import FitAssessment, assess, picks_for_new_spec
 from llmservice_operator.behaviours.groups import GroupStep, group_step, with_nodes
 from llmservice_operator.behaviours.holding import (
     HoldingInputs,
@@ -107,7 +107,7 @@ def decide(inputs: Inputs) -> Decision | Requirements:
     """The decision; or what has to be read first, after which more may be needed."""
     if inputs.parent["metadata"].get("deletionTimestamp") is not None:
         return Decision(notes=(Reason.DELETING.summary,))
-    known = with_nodes(inputs, plans_before_the_record)
+    known = with_nodes(inputs, picks_for_new_spec)
     if isinstance(known, Requirements):
         return known
     step = group_step(known)

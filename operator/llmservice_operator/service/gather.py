@@ -40,6 +40,9 @@ zero."""
 
 TRANSIENT_ERRORS = (Gone, ServerError, TooManyRequests, Unreachable)
 """Errors of an overloaded API server; the next request may succeed."""
+MOST_ROUNDS = 32
+"""Of reading what one decision asks for: more than there are parts. One that asks for two things in turn for ever would
+stop the whole operator."""
 READERS = 64
 """Pods of one service that are read at once."""
 READING_SECONDS = 4.0
@@ -60,9 +63,12 @@ async def decided(parent: ParentFacts, ctx: Context) -> Decision:
         activators=activators,
         unknown_for=memory.unknown_for(activators, ctx.clock()),
     )
-    while isinstance(found := ctx.decide(inputs), Requirements):
-        assert found, "what is asked for again and again is nothing that can be read"
+    for _ in range(MOST_ROUNDS):
+        if not isinstance(found := ctx.decide(inputs), Requirements):
+            break
         inputs = await _with(found, inputs, key, ctx)
+    else:
+        raise RuntimeError(f"the decision asks for more after {MOST_ROUNDS} rounds: {found}")
     if inputs.room is None:
         memory.room = None  # all nodes of a cluster take much memory
     if inputs.holding is None and inputs.activators is not None:

@@ -122,10 +122,12 @@ def leader_unresolved(why: str, seconds: float) -> Failure:
 
 
 def interface_without_address(name: str, there: Sequence[str]) -> Failure:
-    """The pod has no such network interface, or one without an address; `there`: those that it has."""
+    """The pod has no such network interface, or one without an address; without a name: none with an address that the
+    others reach. `there`: those that it has."""
+    asked = f"network interface {name} with an address" if name else "address that other pods reach"
     return Failure(
         FailureReason.INVALID_CONFIGURATION,
-        f"The pod has no network interface {name} with an address; it has {', '.join(there)}.",
+        f"The pod has no {asked}; its interfaces with one: {', '.join(there) or 'none'}.",
         "Set spec.parallelism.network.interface to one of them, or remove it.",
     )
 

@@ -212,7 +212,7 @@ class GroupSupervisor(Supervisor):
 
     async def _check(self) -> None:
         named = self._named_interface
-        if named and not addresses.of_interface(named):
+        if not (addresses.of_interface(named) if named else self._group.address):
             there = [name for _, name in socket.if_nameindex() if addresses.of_interface(name)]
             raise Failed(failures.interface_without_address(named, there))
         await super()._check()

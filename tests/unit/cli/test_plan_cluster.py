@@ -195,6 +195,17 @@ async def test_a_replica_over_two_nodes_needs_room_on_both(
     assert said in " ".join((await world.plan(parallelism=parallelism)).out.split())
 
 
+@pytest.mark.parametrize(("policy", "nodes"), [("Warn", 2), ("Ignore", 1)])
+async def test_auto_is_the_number_of_nodes_that_the_operator_would_take(policy: str, nodes: int, world: World) -> None:
+    """A T4 has no bfloat16: not on the one node that has enough GPUs."""
+    world.has(node("a", T4, 2), node("b", L4, 1), node("c", L4, 1))
+    parallelism = {"nodes": "auto", "tensorParallelSize": 2}
+    spec = {"parallelism": parallelism, "precision": {"dtype": "bfloat16"}, "fitPolicy": policy}
+    found = await world.planned(**spec)
+    assert ("over 2 nodes" in (await world.plan(**spec)).out) is (nodes == 2)
+    assert found["cluster"]["replicas"] == 1
+
+
 async def test_a_quota_counts_all_pods_of_a_replica(world: World) -> None:
     world.has(node("a", L4, 8), node("b", L4, 8), quota(**{"requests.nvidia.com/gpu": "9"}))
     found = await world.planned(parallelism={"nodes": 2, "tensorParallelSize": 2, "pipelineParallelSize": 2})

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from llmservice_api.constants import GROUP_INDEX_LABEL, RANK_LABEL
 from llmservice_cli.cluster import connect
 from llmservice_cli.errors import CliError
 from llmservice_cli.metrics import LONGEST_LINE, MOST_LINES
@@ -248,6 +249,18 @@ async def test_the_document_has_rates_and_pods(api: ApiServer, llmservice: Comma
     assert not_ready == {"name": "chat-2", "ready": False, "unread": "the pod is not ready"}
     assert found["cost"]["requests"] == 1, "lists are read less often than pages"
     assert found["cost"]["bytes"] > 1000
+
+
+async def test_a_worker_is_not_asked_and_counts_nothing(api: ApiServer, llmservice: Command) -> None:
+    """Of a replica over several nodes the leader's vLLM counts all requests; a worker's answers none."""
+    worker = pod("chat-1-1")
+    worker["metadata"]["labels"] |= {RANK_LABEL: "1", GROUP_INDEX_LABEL: "1"}
+    api.objects[f"{PODS}/chat-1-1"] = worker
+    (chat,) = (await llmservice.within(*once("chat", "-o", "json"))).json["services"]
+    assert chat["requestsRunning"] == 3
+    (said,) = (each for each in chat["pods"] if each["name"] == "chat-1-1")
+    assert said == {"name": "chat-1-1", "ready": True, "unread": "its leader answers requests"}
+    assert not [path for _, path, *_ in api.requests if path.startswith(f"{PODS}/chat-1-1:")]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ serving until they do."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,10 +14,9 @@ from llmservice_api.constants import API_SERVER_LABEL, GROUP_INDEX_LABEL, RANK_L
 from llmservice_api.service import LLMService
 from llmservice_operator.behaviours.groups import over_nodes
 from llmservice_planner.cluster import ClusterGPUs, NodeGroup
-from llmservice_planner.plan import Device, Fit, Plan
 from llmservice_planner.room import NodeRoom, Room, requests_of
 
-from tests.unit.decide_world import H100, T4, World, a_pod, a_world
+from tests.unit.decide_world import H100, QWEN_7B, T4, World, a_pod, a_world
 
 ONE = {"tensorParallelSize": 2}
 TWO = {"tensorParallelSize": 2, "nodes": 2}
@@ -120,6 +120,23 @@ def test_with_room_the_new_replicas_are_ready_before_the_old_ones_end(
     assert world.condition("Ready") == ("True", "RolledOut")
     assert world.condition("Available")[0] == "True"
     assert world.decide().is_steady
+
+
+def test_a_paused_service_keeps_its_replicas_over_several_nodes_as_they_are() -> None:
+    world = served(TWO)
+    world.edit(paused=True)
+    world.settle()
+    assert world.condition("Ready")[0] == "True", "nothing is to be done"
+    del world.children["Service", "x"]
+    world.edit(parallelism=ONE, batching={"maxNumSeqs": 8})
+    world.room = room(8, 8)
+    assert world.step().apply == ()
+    assert world.condition("Ready") == ("False", "Paused")
+    assert there(world) == {"LeaderWorkerSet": 1}
+    world.edit(paused=False, parallelism=TWO, batching={})
+    world.settle()
+    assert selects_leaders(world)
+    assert world.condition("Ready") == ("True", "RolledOut")
 
 
 EXPERTS = {"nodes": 2, "dataParallelSize": 2, "expertParallel": True}
@@ -449,12 +466,8 @@ def test_auto_takes_the_fewest_nodes_that_have_the_gpus(
     groups: tuple[NodeGroup, ...], sizes: dict[str, Any], nodes: int
 ) -> None:
     world = a_world(*groups, parallelism={**sizes, "nodes": "auto", "network": {"preset": "tcp"}})
-    found = over_nodes(LLMService.from_object(world.obj), world.gpus, not_planned).spec.parallelism
+    found = over_nodes(LLMService.from_object(world.obj), world.gpus, lambda spread, cluster: None).spec.parallelism
     assert (found.nodes, found.network is None) == (nodes, nodes == 1)
-
-
-def not_planned(service: LLMService, device: Device | None) -> Plan:
-    return Plan(Fit.UNKNOWN, "the model is not known")
 
 
 LLAMA_70B = {
@@ -472,7 +485,14 @@ FITTING: dict[str, tuple[tuple[NodeGroup, ...], dict[str, Any], int]] = {
     "not on the node that has them": ((T4S, PAIRS), {}, 4),
     "on none: the verdict is about the fewest": ((replace(T4S, nodes=2),), {}, 1),
     "too few nodes have GPUs on which it fits": ((T4S, replace(PAIRS, nodes=2)), {}, 1),
-    "on a GPU that is not known it may": ((UNLABELLED, PAIRS), {}, 1),
+    "on a GPU that is not known it may, and does on another": ((UNLABELLED, PAIRS), {}, 4),
+    "on no GPU that is known": ((UNLABELLED, replace(PAIRS, nodes=3)), {}, 1),
+    "a GPU whose memory the spec states": (
+        (replace(T4S, product="Some-GPU", memory_mib=None), PAIRS),
+        {"accelerator": {"memory": "16Gi"}},
+        4,
+    ),
+    "nodes that the images are not built for": ((replace(H100, architecture="arm64"), PAIRS), {}, 4),
     "the model is not looked at": ((T4S, PAIRS), {"fitPolicy": "Ignore"}, 1),
 }
 
@@ -485,6 +505,40 @@ def test_auto_takes_nodes_on_whose_gpus_the_model_fits(
     world = a_world(*groups, parallelism={**EIGHT, "nodes": "auto"}, model=model, **sections)
     world.settle()
     assert (world.status["effective"]["parallelism"].get("nodes") or 1) == nodes
+
+
+SLICES = NodeGroup("NVIDIA-A100-SXM4-80GB-MIG-3g.40gb", 2, nodes=4, memory_mib=40448)
+
+
+def test_auto_takes_a_node_for_each_slice_since_a_process_sees_one() -> None:
+    of_slices = {"resourceName": "nvidia.com/mig-3g.40gb"}
+    world = a_world(SLICES, parallelism={"tensorParallelSize": 2, "nodes": "auto"}, accelerator=of_slices)
+    world.settle()
+    assert world.status["effective"]["parallelism"]["nodes"] == 2
+
+
+@pytest.mark.parametrize("nodes", ["auto", 2])
+def test_a_product_that_enough_nodes_have_comes_before_one_that_too_few_have(nodes: str | int) -> None:
+    products = {"products": ["Tesla-T4", str(H100.product)]}
+    four = {"tensorParallelSize": 4, "pipelineParallelSize": 2, "nodes": nodes}
+    world = a_world(replace(H100, per_node=4, nodes=2), T4, parallelism=four, accelerator=products)
+    world.settle()
+    assert world.status["effective"]["parallelism"]["nodes"] == 2
+    assert world.status["plan"]["gpu"] == H100.product
+
+
+def test_with_a_pinned_revision_of_another_model_only_that_one_is_read() -> None:
+    """A decision that asked for both in turn would never end."""
+    world = served(TWO)
+    before, facts = world.status["rollout"]["revision"], world.status["model"]["inspection"]
+    world.sibling_model = {"config": json.dumps({**QWEN_7B, "num_hidden_layers": 40})}
+    accelerator = {"type": "nvidia", "memory": "80Gi"}  # a fact of plans, so that it is planned again
+    rollout = {"pinnedRevision": before}
+    parallelism = {"tensorParallelSize": 4, "nodes": "auto"}
+    world.edit(model={"uri": "hf://other/model"}, rollout=rollout, accelerator=accelerator, parallelism=parallelism)
+    world.settle()
+    assert there(world) == {"LeaderWorkerSet": 1}
+    assert world.status["model"]["inspection"] == facts
 
 
 def test_auto_waits_for_what_another_service_knows_of_the_model() -> None:

@@ -307,6 +307,14 @@ async def test_a_turn_that_another_service_took_meanwhile_is_waited_for() -> Non
     assert granted == [True, False]
 
 
+async def test_a_decision_that_asks_for_ever_is_an_error_of_this_service() -> None:
+    """Nothing that it asks for has to be waited for, so that nothing else would run."""
+    world = World(parent())
+    world.ctx.decide = lambda inputs: Requirements(update_permission=True)
+    with pytest.raises(RuntimeError, match="asks for more after 32 rounds"):
+        await world.reconcile()
+
+
 async def test_an_event_that_cannot_be_made_stops_nothing() -> None:
     world = World(parent())
     world.api.fails["event Told"] = [Forbidden("no", right="create events", code=403)]

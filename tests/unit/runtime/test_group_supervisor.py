@@ -477,8 +477,24 @@ async def test_an_interface_that_the_pod_has_not_ends_the_start_with_those_that_
     async with supervised(tmp_path, variables=variables, pod_addresses=loopback, **given) as leader:  # type: ignore[arg-type]
         failure = await leader.failed()
     assert failure.reason is FailureReason.INVALID_CONFIGURATION
-    assert failure.message.startswith("The pod has no network interface none7 with an address; it has lo")
+    assert failure.message.startswith("The pod has no network interface none7 with an address; its")
     assert "spec.parallelism.network.interface" in failure.remedy
+
+
+async def test_a_pod_without_an_address_starts_no_vllm(tmp_path: Path) -> None:
+    """vLLM would be told an empty address of its leader."""
+    variables = {contract.GROUP_RANK_ENV: "0", contract.GROUP_LEADER_ENV: "127.0.0.1", contract.GROUP_TOKEN_ENV: "t"}
+    given = {"nodes": 2, "group_port": free_port(), "revision_key": "r"}
+    async with supervised(tmp_path, variables=variables, pod_addresses=tuple, **given) as leader:  # type: ignore[arg-type]
+        failure = await leader.failed()
+    assert failure.message.startswith("The pod has no address that other pods reach; its interfaces with one: lo")
+
+
+async def test_without_a_named_interface_vllm_uses_the_one_with_the_pods_address(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await found.ready()
+        given = environment_of(found.worker.engine()).split("\0")
+    assert {"VLLM_HOST_IP=127.0.0.1", "GLOO_SOCKET_IFNAME=lo", "NCCL_SOCKET_IFNAME==lo"} <= set(given)
 
 
 async def test_a_named_interface_gives_vllm_its_address(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ CPU features."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -14,6 +14,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 from llmservice_planner import cpus
 from llmservice_planner import gpus as catalogue
+from llmservice_planner.cluster import ClusterGPUs
 from llmservice_planner.pick import Pick
 from llmservice_planner.plan import Device, Fit, Plan
 from llmservice_planner.room import Room
@@ -28,6 +29,7 @@ from llmservice_operator.decision import (
     DevicesQuery,
     GPUsQuery,
     Inputs,
+    PickOf,
     Requirements,
     RoomQuery,
     value_of,
@@ -130,25 +132,25 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements
     return _held_to(found, service)
 
 
-def plans_before_the_record(inputs: Inputs) -> Callable[[LLMService, Device | None], Plan] | Requirements:
-    """For a spec that no revision has: its plan for one GPU, by what is known of the model now; Unknown until then, and
-    with fitPolicy Ignore."""
-    service, facts, model = inputs.stored, ModelFacts(), None
-    if service is not None and is_assessed(service):
-        sibling, creates_job = value_of(inputs.sibling_model, None), not service.spec.paused
-        facts = facts_of(service, inputs.observed, inputs.now, sibling, uses_sibling=True, creates_job=creates_job)
+def picks_for_new_spec(inputs: Inputs) -> PickOf | Requirements:
+    """The choice of GPUs for a spec that no revision has yet, by what is known of its model now. None is known for
+    services that are not assessed, and while a pinned revision runs: another model may be read for that one."""
+    service = inputs.stored
+    if service is None or not is_assessed(service) or service.spec.rollout.pinned_revision is not None:
+        return lambda spread, cluster: None
+    sibling, creates_job = value_of(inputs.sibling_model, None), not service.spec.paused
+    facts = facts_of(service, inputs.observed, inputs.now, sibling, uses_sibling=True, creates_job=creates_job)
     if facts.sibling_key is not None:
         return Requirements(sibling_model=facts.sibling_key)
-    if facts.is_known:
-        model = _model(inputs, facts)
+    model = _model(inputs, facts) if facts.is_known else None
     if isinstance(model, Requirements):
         return model
 
-    def plan_for(spread: LLMService, device: Device | None) -> Plan:
+    def picked(spread: LLMService, cluster: ClusterGPUs) -> Pick:
         asked = planning.planner_input(spread, inputs.settings, model, facts.tensors)
-        return planning.plan_for_device(spread, asked, device)
+        return planning.pick_without_remedies(spread, asked, cluster)
 
-    return plan_for
+    return picked
 
 
 def failed_gpus(inputs: Inputs, selection: Selection) -> Mapping[str, GPU]:

@@ -106,12 +106,16 @@ def on(asked: PlannerInput, device: Device | None) -> PlannerInput:
 
 def pick_device(service: LLMService, asked: PlannerInput, cluster: ClusterGPUs) -> Pick:
     """The choice among the cluster's GPUs, with remedies where it may not fit."""
-    choice = pick(demand(service), cluster, lambda device: plan_for_device(service, asked, device))
+    choice = pick_without_remedies(service, asked, cluster)
     most = max((group.per_node for group in cluster.groups), default=_MOST_GPUS)
     if choice.device is not None and is_part(choice.device.name, cluster.groups):
         most = 1
     plan = with_remedies(service, choice.plan, on(asked, choice.device), choice.others, most)
     return replace(choice, plan=plan)
+
+
+def pick_without_remedies(service: LLMService, asked: PlannerInput, cluster: ClusterGPUs) -> Pick:
+    return pick(demand(service), cluster, lambda device: plan_for_device(service, asked, device))
 
 
 def pick_claimed(service: LLMService, asked: PlannerInput, cluster: ClusterDevices) -> Pick:
@@ -191,6 +195,7 @@ def demand(service: LLMService) -> GPUDemand:
         tolerations=tuple(tolerations(service)),
         names_architecture=ARCHITECTURE in json.dumps([pods.node_selector, pods.affinity]),
         is_length_planned=spec.batching.max_model_len == "auto",
+        nodes=spec.parallelism.node_count,
     )
 
 

@@ -17,12 +17,12 @@ from tests.e2e.monitored import OF_GROUPS, VARIABLES, WITHIN, monitored, queries
 from tests.support.accelerators import advertised
 from tests.support.audit import Right, granted, since_installed
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
-from tests.support.groups import TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
+from tests.support.groups import TWO_NODES, WideService, groups_installed, is_back_within, kill_vllm, seconds_until
 from tests.support.host import engine_of
 from tests.support.measured import Record
 from tests.support.nodes import NODES, SECOND, added_node
 from tests.support.operator import scale_operator
-from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
+from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_latest
 from tests.support.prometheus import wait_for_samples
 from tests.support.services import stand_in
 
@@ -77,18 +77,27 @@ def test_vllm_uses_the_interface_of_the_spec(wide: WideService) -> None:
         assert expected <= set(variables)
 
 
+GONE_WITHIN = 5.0
+"""Seconds until a group of which one vLLM is dead takes no requests."""
+
+
 @pytest.mark.parametrize("rank", [1, 0], ids=["a worker", "the leader"])
 def test_a_killed_vllm_ends_the_endpoint_at_once_and_the_group_comes_back(
-    wide: WideService, record: Record, rank: int
+    cluster: Cluster, namespace: str, record: Record, rank: int
 ) -> None:
+    wide = WideService(cluster, namespace, NAME)
+    cluster.apply(WIDE, namespace)
+    start = wide.await_served()
     pods, runs = wide.members(), wide.runs()
     began = kill_vllm(pods[rank])
-    gone = seconds_until("its endpoint is gone", lambda: not is_ready(wide.members()[0]), began)
+    gone = seconds_until("its endpoint is gone", lambda: not wide.has_endpoint(), began)
     eventually("Ready is false", lambda: not wide.is_ready(), PATIENCE)
     cause = f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node "
     eventually("the first cause", lambda: wide.group().get("cause", "").startswith(cause), PATIENCE)
-    back = seconds_until("it serves", lambda: wide.is_ready() and wide.answers(), began)
-    record(gone_seconds=round(gone, 1), back_seconds=round(back, 1))
+    back = wide.await_served(began)
+    record(start_seconds=round(start, 1), gone_seconds=round(gone, 1), back_seconds=round(back, 1))
+    assert gone <= at_latest(GONE_WITHIN)
+    assert back <= is_back_within(start)
     assert wide.runs() == runs, "no pod and no container was replaced"
     assert "cause" not in wide.group(), "it is over"
 

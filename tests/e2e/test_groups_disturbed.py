@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +20,7 @@ from tests.e2e.disturbances import (
     World,
     nothing_is_lost,
     rollback_of_a_broken_revision,
+    rolling_update,
     term_while_serving,
     words,
     world,
@@ -27,6 +30,7 @@ from tests.support.groups import by_rank, groups_installed, kill_vllm
 from tests.support.host import terminate
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, NODES, SECOND, THIRD, added_node
+from tests.support.operator import host_process, operator_pods
 from tests.support.patience import PATIENCE, at_latest
 from tests.support.traffic import in_figures
 
@@ -52,7 +56,19 @@ def term_of_a_worker(served: World) -> None:
     eventually("its leader takes no requests", lambda: not is_ready(of_first_group(served)[0]), PATIENCE)
 
 
-OF_PODS: list[Story] = [*STORIES, term_while_serving, term_of_a_worker, rollback_of_a_broken_revision]
+def rolling_update_while_the_operator_is_killed(served: World) -> None:
+    rolling_update(served)
+    (pod,) = operator_pods(served.cluster)
+    os.kill(host_process(served.cluster, pod), signal.SIGKILL)
+
+
+OF_PODS: list[Story] = [
+    *STORIES,
+    term_while_serving,
+    term_of_a_worker,
+    rollback_of_a_broken_revision,
+    rolling_update_while_the_operator_is_killed,
+]
 
 
 @pytest.mark.parametrize("story", [*OF_PODS, *OPERATOR_STORIES, *BLIND_STORIES], ids=words)

@@ -17,7 +17,15 @@ from localcluster.install import STAND_IN_IMAGE
 from tests.e2e.conftest import own_namespace
 from tests.support.client import POD
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
-from tests.support.groups import ENGINES, TWO_NODES, WideService, groups_installed, kill_vllm, seconds_until
+from tests.support.groups import (
+    ENGINES,
+    TWO_NODES,
+    WideService,
+    groups_installed,
+    is_back_within,
+    kill_vllm,
+    seconds_until,
+)
 from tests.support.host import cpu_seconds, losing_packets, pause, supervisor_of, without
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, AddedNode, added_node, await_condition
@@ -58,12 +66,20 @@ def wide(cluster: Cluster, node: AddedNode) -> Iterator[WideService]:
         yield service
 
 
+@pytest.fixture
+def start(wide: WideService) -> float:
+    """Seconds from its manifest until it served."""
+    return time.monotonic() - wide.began
+
+
 def cut(one: str, other: str) -> AbstractContextManager[None]:
     """Nothing passes between the pods with these addresses."""
     return losing_packets(("FORWARD", "-s", one, "-d", other), ("FORWARD", "-s", other, "-d", one))
 
 
-def test_a_cut_network_ends_the_endpoint_and_the_group_comes_back_with_it(wide: WideService, record: Record) -> None:
+def test_a_cut_network_ends_the_endpoint_and_the_group_comes_back_with_it(
+    wide: WideService, start: float, record: Record
+) -> None:
     pods, runs = wide.members(), wide.runs()
     with cut(pods[0]["status"]["podIP"], pods[1]["status"]["podIP"]):
         began = time.monotonic()
@@ -72,10 +88,10 @@ def test_a_cut_network_ends_the_endpoint_and_the_group_comes_back_with_it(wide: 
         lost = f"Rank 1 (pod {pods[1]['metadata']['name']} on node {pods[1]['spec']['nodeName']})"
         eventually("the rank that is lost", lambda: wide.group().get("cause", "").startswith(lost), PATIENCE)
         assert "has not been heard of" in wide.group()["cause"]
-    began = time.monotonic()
-    wide.await_served()
-    record(gone_seconds=round(gone, 1), back_seconds=round(time.monotonic() - began, 1))
+    back = wide.await_served(time.monotonic())
+    record(start_seconds=round(start, 1), gone_seconds=round(gone, 1), back_seconds=round(back, 1))
     assert gone <= at_latest(NOTICED_WITHIN)
+    assert back <= is_back_within(start)
     assert wide.runs() == runs, "no pod and no container was replaced"
 
 
@@ -206,13 +222,14 @@ def test_an_engine_on_each_node_is_one_endpoint_and_comes_back_with_the_others(
 ) -> None:
     """Data parallelism: by the stand-in alone, since vLLM on CPUs has no all-to-all of experts."""
     with new_group(cluster, {"start_seconds": 1}, parallelism=ENGINES) as wide:
-        wide.await_served()
+        start = wide.await_served()
         pods, runs = wide.members(), wide.runs()
         assert {pod["spec"]["nodeName"] for pod in pods.values()} == {FIRST, SECOND}
         began = kill_vllm(pods[1])
         gone = seconds_until("its endpoint is gone", lambda: not wide.has_endpoint(), began)
-        wide.await_served()
-        record(gone_seconds=round(gone, 1), back_seconds=round(time.monotonic() - began, 1))
+        back = wide.await_served(began)
+        record(gone_seconds=round(gone, 1), back_seconds=round(back, 1))
+        assert back <= is_back_within(start)
         assert wide.runs() == runs, "no pod and no container was replaced"
 
 

@@ -3,7 +3,6 @@ and restart together."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +20,7 @@ from tests.e2e.disturbances import (
     world,
 )
 from tests.support.cluster import Cluster, eventually, is_ready
-from tests.support.groups import HYBRID_ENGINES, WideService, groups_installed, kill_vllm, seconds_until
+from tests.support.groups import HYBRID_ENGINES, WideService, groups_installed, is_back_within, kill_vllm, seconds_until
 from tests.support.host import terminate
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, added_node
@@ -46,7 +45,7 @@ def test_with_hybrid_balancing_both_nodes_are_endpoints_and_come_and_go_together
 ) -> None:
     wide = WideService(cluster, namespace, "both")
     cluster.apply(stand_in("both", {"start_seconds": 1}, parallelism=HYBRID_ENGINES), namespace)
-    wide.await_served()
+    start = wide.await_served()
     pods, runs = wide.members(), wide.runs()
     names = {pod["metadata"]["name"] for pod in pods.values()}
     assert {pod["spec"]["nodeName"] for pod in pods.values()} == {FIRST, SECOND}
@@ -55,8 +54,9 @@ def test_with_hybrid_balancing_both_nodes_are_endpoints_and_come_and_go_together
     began = kill_vllm(pods[rank])
     gone = seconds_until("its endpoints are gone", lambda: not wide.has_endpoint(), began)
     eventually("both are back", lambda: wide.endpoints() == names, PATIENCE)
-    wide.await_served()
-    record(gone_seconds=round(gone, 1), back_seconds=round(time.monotonic() - began, 1))
+    back = wide.await_served(began)
+    record(start_seconds=round(start, 1), gone_seconds=round(gone, 1), back_seconds=round(back, 1))
+    assert back <= is_back_within(start)
     assert gone <= at_latest(ENDPOINTS_GONE_WITHIN)
     assert all(wide.answers_at(pod["status"]["podIP"]) for pod in pods.values())
     assert wide.runs() == runs, "no pod and no container was replaced"

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 from llmservice_api.constants import RANK_LABEL
@@ -17,7 +17,7 @@ from localcluster import install, lws, upstream
 from localcluster.progress import Progress
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.host import engine_of, processes_of
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, at_latest
 
 TWO_NODES: JSON = {"tensorParallelSize": 2, "nodes": 2}
 ENGINES: JSON = {"nodes": 2, "tensorParallelSize": 1, "dataParallelSize": 2, "expertParallel": True}
@@ -42,6 +42,10 @@ def groups_installed(cluster: Cluster) -> Iterator[None]:
         install.install(target, Progress())
 
 
+FIRST_BACK_OFF = 10.0
+"""Seconds before a group's first restart."""
+
+
 @dataclass(frozen=True)
 class WideService:
     """A service with one replica, over several nodes."""
@@ -49,6 +53,8 @@ class WideService:
     cluster: Cluster
     namespace: str
     name: str
+    began: float = field(default_factory=time.monotonic)
+    """When it was applied."""
 
     def members(self) -> dict[int, JSON]:
         """The pods of the group, by rank."""
@@ -94,9 +100,13 @@ class WideService:
             except httpx.TransportError:
                 return False
 
-    def await_served(self) -> None:
-        """Until it says that it serves, and does."""
-        eventually(f"{self.name} is served", lambda: self.is_ready() and self.answers(), PATIENCE)
+    def await_served(self, began: float | None = None) -> float:
+        """Until it says that it serves, and does; the seconds since a moment, by default since it was applied."""
+
+        def is_served() -> bool:
+            return self.is_ready() and self.answers()
+
+        return seconds_until(f"{self.name} is served", is_served, self.began if began is None else began)
 
     def runs(self) -> set[tuple[str, int]]:
         """Each pod, and how often its containers started again."""
@@ -124,6 +134,11 @@ def kill_vllm(pod: JSON) -> float:
     assert engine is not None, processes_of(pod)
     os.kill(engine, signal.SIGKILL)
     return time.monotonic()
+
+
+def is_back_within(start: float) -> float:
+    """The bar for a group that serves again after its first restart, by how long its start took in the same run."""
+    return at_latest(start * 1.2 + 10 + FIRST_BACK_OFF)
 
 
 def seconds_until(what: str, look: Callable[[], bool], began: float) -> float:

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from llmservice_api.constants import RANK_LABEL
 
 from localcluster import place, processes
 from localcluster.imagecopy import ImageStore
@@ -28,7 +29,7 @@ from tests.support.groups import (
 )
 from tests.support.host import cpu_seconds, losing_packets, pause, supervisor_of, without
 from tests.support.measured import Record
-from tests.support.nodes import FIRST, SECOND, AddedNode, added_node, await_condition
+from tests.support.nodes import FIRST, SECOND, THIRD, AddedNode, added_node, await_condition
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_latest, at_most
 from tests.support.rolling import events
 from tests.support.services import merge, stand_in
@@ -152,6 +153,35 @@ def test_a_stopped_kubelet_restarts_nothing_and_only_the_leaders_ends_the_endpoi
     wide.await_served()
     assert wide.runs() == runs, "nothing was restarted"
     assert "cause" not in wide.group()
+
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+def test_a_node_that_is_gone_for_good_is_replaced_once_kubernetes_is_told_so(
+    cluster: Cluster, node: AddedNode, wide: WideService, record: Record
+) -> None:
+    """Its containers go on: a pod of the same name runs on another node meanwhile, and one of the two takes part."""
+    with added_node(cluster, THIRD):
+        with stopped_kubelet(node, SECOND):
+            await_condition(cluster, SECOND, "Ready", "Unknown", at_most(60))
+            (lost,) = (pod for pod in wide.members().values() if pod["spec"]["nodeName"] == SECOND)
+            began = time.monotonic()
+            cluster.kubectl("taint", "node", SECOND, f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute")
+            try:
+                eventually("a pod in its place", lambda: nodes_of(wide) == {FIRST, THIRD}, PATIENCE)
+                back = wide.await_served(began)
+            finally:
+                cluster.kubectl("taint", "node", SECOND, f"{OUT_OF_SERVICE}-")
+            record(back_seconds=round(back, 1), rank=lost["metadata"]["labels"][RANK_LABEL])
+        await_condition(cluster, SECOND, "Ready", "True", at_most(60))
+        pause(NOTICED_WITHIN)
+        wide.await_served()
+        assert nodes_of(wide) == {FIRST, THIRD}
+
+
+def nodes_of(wide: WideService) -> set[str | None]:
+    return {pod["spec"].get("nodeName") for pod in wide.members().values()}
 
 
 @contextmanager

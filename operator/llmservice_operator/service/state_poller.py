@@ -215,7 +215,13 @@ def reported_step(report: Report | None) -> object:
         return report
     state = report.state
     transfer = state.transfer and (state.transfer.artifact, state.transfer.step)
+    group = state.group and (
+        state.group.cause,
+        state.group.is_exhausted,
+        {member.rank: member.step for member in state.group.members},
+    )
     return (
         (report.uid, report.restarts, state.phase, state.started, state.ready, state.unprobed, transfer),
         (state.adapters, state.adapters_hash),
+        group,
     )

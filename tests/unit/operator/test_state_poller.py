@@ -20,7 +20,18 @@ from llmservice_operator.service.state_poller import (
     REPORT_SECONDS,
     StatePoller,
 )
-from llmservice_runtime.contract import AdapterState, Phase, State, Transfer, TransferStep
+from llmservice_runtime.contract import (
+    AdapterState,
+    Cause,
+    Failure,
+    FailureReason,
+    GroupState,
+    MemberState,
+    Phase,
+    State,
+    Transfer,
+    TransferStep,
+)
 
 KEY = Key("team-a", "x")
 LISTING = State(Phase.FETCHING, transfer=Transfer("model", TransferStep.LISTING))
@@ -118,6 +129,32 @@ async def test_a_change_of_phase_step_or_adapters_is_reported_at_once_and_the_sa
                 world.answers["x-0"] = replace(state, phase_seconds=float(seconds))
                 await world.after(INTERVAL)
             assert world.woken() == 0, "only the clock of the phase moved"
+
+
+def group(leader: str, worker: str, cause: Cause | None = None, silent: float = 0.0, *, ended: bool = False) -> State:
+    members = (MemberState(0, leader, silent_seconds=silent), MemberState(1, worker, silent_seconds=silent))
+    return replace(LOADING, group=GroupState(2, 1, members, cause, is_exhausted=ended))
+
+
+async def test_why_a_group_ended_is_reported_at_once_and_not_how_long_ago_a_member_was_heard() -> None:
+    """A group that starts again soon has forgotten it before the next report that is due."""
+    killed = Cause(0, "x-0", "node-a", Failure(FailureReason.ENGINE_DIED, "killed", ""))
+    states = [
+        ("Running", "Running", None, False),
+        ("Failed", "Running", None, False),
+        ("Failed", "Running", killed, False),
+        ("Waiting", "Waiting", killed, False),
+        ("Waiting", "Waiting", killed, True),
+    ]
+    async with running() as world:
+        world.want(ask())
+        for leader, worker, cause, ended in states:
+            world.answers["x-0"] = group(leader, worker, cause, ended=ended)
+            await world.after(INTERVAL)
+            assert world.woken() == 1
+            world.answers["x-0"] = group(leader, worker, cause, 1.5, ended=ended)
+            await world.after(INTERVAL)
+            assert world.woken() == 0
 
 
 async def test_more_of_the_same_is_reported_every_fifteen_seconds() -> None:

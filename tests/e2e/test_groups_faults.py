@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
 
@@ -22,12 +22,13 @@ from tests.support.groups import (
     ENGINES,
     TWO_NODES,
     WideService,
+    cut,
     groups_installed,
     is_back_within,
     kill_vllm,
     seconds_until,
 )
-from tests.support.host import cpu_seconds, losing_packets, pause, supervisor_of, without
+from tests.support.host import cpu_seconds, pause, supervisor_of, without
 from tests.support.measured import Record
 from tests.support.nodes import FIRST, SECOND, THIRD, AddedNode, added_node, await_condition
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_latest, at_most
@@ -73,16 +74,11 @@ def start(wide: WideService) -> float:
     return time.monotonic() - wide.began
 
 
-def cut(one: str, other: str) -> AbstractContextManager[None]:
-    """Nothing passes between the pods with these addresses."""
-    return losing_packets(("FORWARD", "-s", one, "-d", other), ("FORWARD", "-s", other, "-d", one))
-
-
 def test_a_cut_network_ends_the_endpoint_and_the_group_comes_back_with_it(
     wide: WideService, start: float, record: Record
 ) -> None:
     pods, runs = wide.members(), wide.runs()
-    with cut(pods[0]["status"]["podIP"], pods[1]["status"]["podIP"]):
+    with cut(pods[0], pods[1]):
         began = time.monotonic()
         gone = seconds_until("its endpoint is gone", lambda: not wide.has_endpoint(), began)
         eventually("Ready is false", lambda: not wide.is_ready(), PATIENCE)

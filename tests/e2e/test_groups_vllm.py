@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.e2e.conftest import own_namespace
 from tests.support.agreement import QUESTIONS, Spoken, greedy, taught
 from tests.support.cluster import Cluster, eventually, is_ready
-from tests.support.groups import WideService, groups_installed, kill_vllm, seconds_until
+from tests.support.groups import TWO_NODES, WideService, cut, groups_installed, kill_vllm, seconds_until
 from tests.support.measured import Record
 from tests.support.nodes import NODES, added_node
-from tests.support.patience import at_latest, at_most
+from tests.support.patience import PATIENCE, at_latest, at_most
 from tests.support.services import one_of_several
-from tests.support.serving import READY_WITHIN, serving
+from tests.support.serving import READY_WITHIN, Endpoint, serving
 
 pytestmark = pytest.mark.full
 NAMESPACE = "e2e-groups-vllm"
 # Several engines share the processors: none binds its threads.
 FLOATING = one_of_several("any")["spec"]["runtime"]
 SPLITS: Mapping[str, Mapping[str, Any]] = {
-    "tensor-parallel": {"parallelism": {"nodes": 2, "tensorParallelSize": 2}},
+    "tensor-parallel": {"parallelism": TWO_NODES},
     # Compiled: an eager engine with stages dies of its first request on CPUs.
     "pipeline-parallel": {
         "parallelism": {"nodes": 2, "pipelineParallelSize": 2},
@@ -61,3 +64,53 @@ def test_two_nodes_say_the_same_tokens_and_come_back_from_a_killed_worker(
         assert gone <= at_latest(GONE_WITHIN)
         assert wide.runs() == runs, "no pod and no container was replaced"
         assert greedy(server) == plain
+
+
+ENDS_WITHIN = 10.0
+"""Seconds until a stream ends whose other rank cannot be reached."""
+
+
+def test_a_stream_ends_soon_after_the_network_between_its_ranks_was_cut(
+    cluster: Cluster, plain: Mapping[str, Spoken], record: Record
+) -> None:
+    """vLLM alone lets it hang until its step's time is over, a minute here and five by its default."""
+    with serving(cluster, NAMESPACE, "cut", runtime=FLOATING, parallelism=TWO_NODES) as server:
+        wide = WideService(cluster, NAMESPACE, "cut")
+        pods, runs = wide.members(), wide.runs()
+        stream = Stream(server)
+        eventually("its first words", lambda: stream.events > 2, PATIENCE)
+        with cut(pods[0], pods[1]):
+            began = time.monotonic()
+            eventually("no more words", lambda: not stream.is_alive(), at_most(PATIENCE))
+            ended = time.monotonic() - began
+            assert not stream.is_whole
+            eventually("its endpoint is gone", lambda: not wide.has_endpoint(), PATIENCE)
+            assert "has not been heard of" in eventually("the cause", lambda: wide.group().get("cause"), PATIENCE)
+        began = time.monotonic()
+        eventually("it is served", lambda: wide.is_ready() and wide.answers(), at_most(READY_WITHIN))
+        record(stream_ended_seconds=round(ended, 1), back_seconds=round(time.monotonic() - began, 1))
+        assert ended <= at_latest(ENDS_WITHIN)
+        assert wide.runs() == runs, "no pod and no container was replaced"
+        assert greedy(server) == plain
+
+
+class Stream(threading.Thread):
+    """One long answer, read as it comes."""
+
+    def __init__(self, server: Endpoint) -> None:
+        super().__init__(daemon=True)
+        self.events, self.is_whole, self._server = 0, False, server
+        self.start()
+
+    def run(self) -> None:
+        body = {"model": self._server.name, "prompt": "once", "max_tokens": 480, "ignore_eos": True, "stream": True}
+        with (
+            contextlib.suppress(httpx.TransportError),
+            httpx.Client(trust_env=False, timeout=at_most(PATIENCE)) as client,
+            client.stream("POST", f"{self._server.url}/v1/completions", json=body) as answer,
+        ):
+            failed = False
+            for line in answer.iter_lines():
+                failed = failed or '"error"' in line
+                self.events += line.startswith("data: ")
+                self.is_whole = line == "data: [DONE]" and not failed

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import httpx
@@ -16,7 +16,7 @@ from llmservice_runtime.contract import HTTP_PORT
 from localcluster import install, lws, upstream
 from localcluster.progress import Progress
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
-from tests.support.host import engine_of, processes_of
+from tests.support.host import engine_of, losing_packets, processes_of
 from tests.support.patience import PATIENCE, at_latest
 
 TWO_NODES: JSON = {"tensorParallelSize": 2, "nodes": 2}
@@ -134,6 +134,12 @@ def kill_vllm(pod: JSON) -> float:
     assert engine is not None, processes_of(pod)
     os.kill(engine, signal.SIGKILL)
     return time.monotonic()
+
+
+def cut(one: JSON, other: JSON) -> AbstractContextManager[None]:
+    """Nothing passes between these pods."""
+    here, there = one["status"]["podIP"], other["status"]["podIP"]
+    return losing_packets(("FORWARD", "-s", here, "-d", there), ("FORWARD", "-s", there, "-d", here))
 
 
 def is_back_within(start: float) -> float:

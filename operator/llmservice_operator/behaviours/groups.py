@@ -62,7 +62,8 @@ class GroupStep:
 
 def with_nodes(inputs: Inputs, picks: Callable[[Inputs], PickOf | Requirements]) -> Inputs | Requirements:
     """The inputs with a number for `nodes: auto`: the one with which this spec was recorded, of several the one that
-    runs or else the latest, since nodes come and go, also those of a revision that failed. Else by the nodes of now."""
+    runs or else the latest, since nodes come and go, also those of a revision that failed. Else by the nodes of now;
+    while a pinned revision runs nothing is read for it, since what is read is for the revision that runs."""
     service = inputs.stored
     if service is None or service.spec.parallelism.nodes != "auto":
         return inputs
@@ -71,7 +72,7 @@ def with_nodes(inputs: Inputs, picks: Callable[[Inputs], PickOf | Requirements])
     by_key = {revision_key(spec := _over(service.spec, n)): spec for n in service.spec.parallelism.possible_nodes}
     if known := [by_key[each.key] for each in records if each.key in by_key]:
         return replace(inputs, stored=replace(service, spec=known[-1]))
-    if accelerator_resource(service) is None:
+    if accelerator_resource(service) is None or service.spec.rollout.pinned_revision is not None:
         return replace(inputs, stored=over_nodes(service, ClusterGPUs(), lambda spread, cluster: None))
     if inputs.gpus is None:
         return Requirements(gpus=GPUsQuery.of(service))

@@ -133,10 +133,10 @@ def assess(inputs: Inputs, selection: Selection) -> FitAssessment | Requirements
 
 
 def picks_for_new_spec(inputs: Inputs) -> PickOf | Requirements:
-    """The choice of GPUs for a spec that no revision has yet, by what is known of its model now. None is known for
-    services that are not assessed, and while a pinned revision runs: another model may be read for that one."""
+    """The choice of GPUs for a spec that no revision has yet, by what is known of its model now. None for services that
+    are not assessed."""
     service = inputs.stored
-    if service is None or not is_assessed(service) or service.spec.rollout.pinned_revision is not None:
+    if service is None or not is_assessed(service):
         return lambda spread, cluster: None
     sibling, creates_job = value_of(inputs.sibling_model, None), not service.spec.paused
     facts = facts_of(service, inputs.observed, inputs.now, sibling, uses_sibling=True, creates_job=creates_job)

@@ -4,12 +4,15 @@ serving until they do."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from llmservice_api.constants import API_SERVER_LABEL, GROUP_INDEX_LABEL, RANK_LABEL, SERVICE_LABEL
 from llmservice_api.service import LLMService
 from llmservice_operator.behaviours.groups import over_nodes
@@ -565,3 +568,58 @@ def test_auto_stays_with_the_number_that_runs_until_the_spec_changes() -> None:
     world.gpus = ClusterGPUs((replace(H100, per_node=1, nodes=2),))
     world.settle()
     assert there(world) == {"LeaderWorkerSet": 1, "Deployment": 1}, "and stays so, whether it runs or not"
+
+
+def _model(layers: int) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        world.sibling_model = {"config": json.dumps({**QWEN_7B, "num_hidden_layers": layers})}
+        world.edit(model={"uri": f"hf://x/of-{layers}"})
+
+    return change
+
+
+def _over(nodes: str | int) -> Callable[[World], None]:
+    return lambda world: world.edit(parallelism={"tensorParallelSize": 4, "nodes": nodes})
+
+
+def _pin(world: World) -> None:
+    names = sorted(name for kind, name in world.children if kind == "ControllerRevision")
+    world.edit(rollout={"pinnedRevision": names[0].rpartition("-")[2]} if names else {})
+
+
+def _serves(world: World) -> None:
+    world.pods = {}
+    for kind in there(world):
+        world.pods |= pods_of(world, kind, ready=True)
+
+
+CHANGES_OF_ALL_KINDS: dict[str, Callable[[World], None]] = {
+    **{f"a model of {layers} layers": _model(layers) for layers in (28, 40)},
+    **{f"{nodes} nodes": _over(nodes) for nodes in ("auto", 1, 2)},
+    "stated memory": lambda world: world.edit(accelerator={"type": "nvidia", "memory": "80Gi"}),
+    "listed products": lambda world: world.edit(accelerator={"products": [str(H100.product), "Tesla-T4"]}),
+    "slices": lambda world: world.edit(accelerator={"resourceName": "nvidia.com/mig-3g.40gb"}),
+    "a pinned revision": _pin,
+    "none pinned": lambda world: world.edit(rollout={}),
+    "paused": lambda world: world.edit(paused=True),
+    "not paused": lambda world: world.edit(paused=False),
+    "other nodes": lambda world: setattr(world, "gpus", ClusterGPUs((SLICES, PAIRS))),
+    "pods that serve": _serves,
+    "it is not planned": lambda world: world.edit(fitPolicy="Ignore"),
+    "only what fits": lambda world: world.edit(fitPolicy="Enforce"),
+}
+
+
+PINNED = ["a pinned revision"]
+
+
+@given(st.sampled_from([[], PINNED]), st.lists(st.sampled_from(sorted(CHANGES_OF_ALL_KINDS)), max_size=8))
+@example(PINNED, ["a model of 40 layers", "stated memory"])
+def test_whatever_is_edited_a_decision_ends(first: list[str], names: list[str]) -> None:
+    """None asks for one thing about the spec and for the same about the revision that runs, in turn for ever."""
+    world = a_world(T4S, PAIRS, parallelism={"tensorParallelSize": 4, "nodes": "auto"})
+    world.room = room(8, 8)
+    for name in ["not paused", "pods that serve", *first, *names]:
+        CHANGES_OF_ALL_KINDS[name](world)
+        for _ in range(2):
+            world.step()

@@ -182,13 +182,17 @@ def nodes_of(wide: WideService) -> set[str | None]:
 
 @contextmanager
 def busy(cluster: Cluster) -> Iterator[None]:
-    """All processors, by a pod on each node that asks for nothing and takes what it gets."""
+    """All processors, by a pod on each node that asks for next to nothing and takes what it gets."""
     loops = " & ".join(["while :; do :; done"] * (os.cpu_count() or 1))
     with ExitStack() as stack:
         for node in (FIRST, SECOND):
             name = f"busy-{node}"
             (container,) = POD["spec"]["containers"]  # type: ignore[index]
-            container = {**container, "command": ["sh", "-c", loops], "resources": {}}
+            container = {
+                **container,
+                "command": ["sh", "-c", loops],
+                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+            }
             change = {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container]}}
             cluster.apply(merge(POD, change), NAMESPACE)
             stack.callback(cluster.kubectl, "delete", "pod", name, "-n", NAMESPACE, KUBECTL_TIMEOUT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -179,8 +180,9 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
         (device, _limited_by_nodes(plan_for(device), device, demand, offered))
         for device in _candidates(demand, offered, numerous)
     ]
-    for verdict in (Fit.FITS, Fit.TIGHT):
-        for device, plan in planned:
+    numerously = [each for each in planned if each[0].name in numerous]
+    for pool, verdict in itertools.product((numerously, planned), (Fit.FITS, Fit.TIGHT)):
+        for device, plan in pool:
             if plan.verdict is verdict:
                 return Pick(
                     _with_notes(plan, demand, cluster, offered),

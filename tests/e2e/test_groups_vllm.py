@@ -113,4 +113,4 @@ class Stream(threading.Thread):
             for line in answer.iter_lines():
                 failed = failed or '"error"' in line
                 self.events += line.startswith("data: ")
-                self.is_whole = line == "data: [DONE]" and not failed
+                self.is_whole |= line == "data: [DONE]" and not failed

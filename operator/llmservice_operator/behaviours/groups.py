@@ -93,10 +93,15 @@ def over_nodes(service: LLMService, cluster: ClusterGPUs, picked: PickOf) -> LLM
         return replace(service, spec=_over(spec, 1))
     tolerated = tolerations(service)
     for number in parallelism.possible_nodes:
-        spread = replace(service, spec=_over(spec, number))
-        there = on_enough_nodes(cluster, tolerated, parallelism.accelerators // number, number)
-        choice = picked(spread, cluster) if there else None
-        if choice is not None and choice.product in there and choice.plan.verdict in (Fit.FITS, Fit.TIGHT):
+        spread, share = replace(service, spec=_over(spec, number)), parallelism.accelerators // number
+        if not on_enough_nodes(cluster, tolerated, share, number):
+            continue
+        choice = picked(spread, cluster)
+        if choice is None or choice.plan.verdict not in (Fit.FITS, Fit.TIGHT):
+            continue
+        used = tuple(group for group in cluster.groups if group.architecture not in choice.left_out)
+        there = on_enough_nodes(replace(cluster, groups=used), tolerated, share, number)
+        if choice.product in (there - {None} if spec.accelerator.products else there):
             return spread
     number = fewest_nodes(parallelism, cluster, tolerated, spec.accelerator.products or ())
     return replace(service, spec=_over(spec, number))

@@ -495,6 +495,11 @@ FITTING: dict[str, tuple[tuple[NodeGroup, ...], dict[str, Any], int]] = {
         {"accelerator": {"memory": "16Gi"}},
         4,
     ),
+    "nodes of which half are of another architecture": (
+        (replace(H100, architecture="arm64"), replace(H100, per_node=4), PAIRS),
+        {},
+        4,
+    ),
     "nodes that the images are not built for": ((replace(H100, architecture="arm64"), PAIRS), {}, 4),
     "the model is not looked at": ((T4S, PAIRS), {"fitPolicy": "Ignore"}, 1),
 }
@@ -528,6 +533,20 @@ def test_a_product_that_enough_nodes_have_comes_before_one_that_too_few_have(nod
     world.settle()
     assert world.status["effective"]["parallelism"]["nodes"] == 2
     assert world.status["plan"]["gpu"] == H100.product
+
+
+A100 = NodeGroup("NVIDIA-A100-SXM4-40GB", 8, nodes=2, memory_mib=40960)
+
+
+def test_a_product_that_enough_nodes_have_comes_first_also_where_it_is_tight() -> None:
+    """One that is bound to the other would never be placed."""
+    model = {"uri": "hf://x/y", "architecture": {**LLAMA_70B, "numHiddenLayers": 300}}
+    products = {"products": [str(A100.product), str(H100.product)]}
+    spread = {"tensorParallelSize": 8, "pipelineParallelSize": 2, "nodes": "auto"}
+    world = a_world(A100, H100, parallelism=spread, accelerator=products, model=model)
+    world.settle()
+    assert world.status["plan"]["verdict"] == "Tight"
+    assert (world.status["plan"]["gpu"], world.status["effective"]["parallelism"]["nodes"]) == (A100.product, 2)
 
 
 def test_with_a_pinned_revision_of_another_model_only_that_one_is_read() -> None:

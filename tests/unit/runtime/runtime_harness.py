@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing.reduction import DupFd
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,14 @@ class Process:
     def __init__(
         self, work: Callable[..., int], arguments: Sequence[object], environment: Mapping[str, str], log: list[str]
     ) -> None:
-        reader, writer = os.pipe()
-        self._process = FORKS.Process(target=_become, args=(DupFd(writer), environment, work, arguments))
+        # A connection is sent along with the request to fork. A plain descriptor would have to be fetched by the
+        # process, and one that is killed before it does so leaves the pipe open here.
+        reader, writer = FORKS.Pipe(duplex=False)
+        self._process = FORKS.Process(target=_become, args=(writer, environment, work, arguments))
         self._process.start()
-        os.close(writer)
-        self.reading = asyncio.create_task(_collect(reader, log))
+        writer.close()
+        self.reading = asyncio.create_task(_collect(os.dup(reader.fileno()), log))
+        reader.close()
         self.pid = self._process.pid or 0
 
     @property
@@ -96,12 +99,13 @@ class Process:
             os.kill(self.pid, number)
 
 
-def _become(output: Any, environment: Mapping[str, str], work: Callable[..., int], arguments: Sequence[object]) -> None:
+def _become(
+    output: Connection, environment: Mapping[str, str], work: Callable[..., int], arguments: Sequence[object]
+) -> None:
     """The forked process."""
-    descriptor = output.detach()
     for standard in (1, 2):
-        os.dup2(descriptor, standard)
-    os.close(descriptor)
+        os.dup2(output.fileno(), standard)
+    output.close()
     os.environ.clear()
     os.environ.update(environment)
     sys.exit(work(*arguments))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,6 +96,8 @@ class Pick:
     """Without products in the spec: those on which the model does not fit, of nodes and of clouds."""
     left_out: tuple[str, ...] = ()
     """Architectures of nodes that the images are not built for, where other nodes have the GPU."""
+    is_on_enough_nodes: bool = False
+    """As many nodes as a replica takes have it now, without sharing it."""
     need: ClaimNeed | None = None
     """What a claim of devices asks for; None: any device of its class."""
 
@@ -168,7 +170,7 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     offered = offers(cluster, demand.tolerations)
     if nicknames := _nicknames(demand, cluster):
         return _without_nicknames(nicknames, demand, cluster, plan_for)
-    numerous = on_enough_nodes(cluster, demand.tolerations, demand.gpus, demand.nodes) if demand.nodes > 1 else ()
+    numerous = on_enough_nodes(cluster, demand.tolerations, demand.gpus, demand.nodes)
     others = tuple(
         offer.device
         for offer in offered
@@ -178,9 +180,15 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
     )
     planned = [
         (device, _limited_by_nodes(plan_for(device), device, demand, offered))
-        for device in _candidates(demand, offered, numerous)
+        for device in _candidates(demand, offered)
     ]
-    numerously = [each for each in planned if each[0].name in numerous]
+
+    def is_numerous(device: Device) -> bool:
+        return (None if device.name == _any_gpu(demand) else device.name) in numerous
+
+    if demand.nodes > 1:
+        planned.sort(key=lambda each: not is_numerous(each[0]))
+    numerously = [each for each in planned if demand.nodes > 1 and is_numerous(each[0])]
     for pool, verdict in itertools.product((numerously, planned), (Fit.FITS, Fit.TIGHT)):
         for device, plan in pool:
             if plan.verdict is verdict:
@@ -190,6 +198,7 @@ def _pick(demand: GPUDemand, cluster: ClusterGPUs, plan_for: PlanFor) -> Pick:
                     device,
                     others,
                     excluded=_excluded(plan, demand, cluster, plan_for),
+                    is_on_enough_nodes=is_numerous(device),
                 )
     unknown = next((plan for _, plan in planned if plan.verdict is Fit.UNKNOWN), None)
     if unknown is not None:
@@ -262,12 +271,11 @@ def _with_label(label: str, plan_for: PlanFor) -> Remedy:
     return Remedy.of(change, (("accelerator.products", (label,)),), plan_for(gpus.device(label)), label)
 
 
-def _candidates(demand: GPUDemand, offered: Sequence[Offer], numerous: Collection[str | None]) -> Iterator[Device]:
-    """Devices of nodes first, in the spec's order or the smallest first, of several nodes those that enough nodes have
-    (`numerous`) before others; then those that may be added."""
+def _candidates(demand: GPUDemand, offered: Sequence[Offer]) -> Iterator[Device]:
+    """Devices of nodes first, in the spec's order or the smallest first; then those that may be added."""
     by_product = {offer.product: offer for offer in offered}
     named = tuple(product for product in by_product if product is not None)
-    for product in sorted(demand.products or named, key=lambda product: product not in numerous):
+    for product in demand.products or named:
         offer = by_product.get(product)
         if offer is not None and offer.per_node >= demand.gpus:
             device = offer.device or _of_stated_memory(product, demand)

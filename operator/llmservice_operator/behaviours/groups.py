@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from llmservice_api.constants import GROUP_GATE
 from llmservice_api.service import LLMService, cached_by_spec
 from llmservice_api.spec import LLMServiceSpec
-from llmservice_planner.cluster import ClusterGPUs, fewest_nodes, on_enough_nodes
-from llmservice_planner.plan import Fit
+from llmservice_planner.cluster import ClusterGPUs, fewest_nodes
 from llmservice_planner.room import (
     NodeRoom,
     by_domain,
@@ -91,19 +90,11 @@ def over_nodes(service: LLMService, cluster: ClusterGPUs, picked: PickOf) -> LLM
         return service
     if spec.accelerator.type == "cpu":
         return replace(service, spec=_over(spec, 1))
-    tolerated = tolerations(service)
     for number in parallelism.possible_nodes:
-        spread, share = replace(service, spec=_over(spec, number)), parallelism.accelerators // number
-        if not on_enough_nodes(cluster, tolerated, share, number):
-            continue
-        choice = picked(spread, cluster)
-        if choice is None or choice.plan.verdict not in (Fit.FITS, Fit.TIGHT):
-            continue
-        used = tuple(group for group in cluster.groups if group.architecture not in choice.left_out)
-        there = on_enough_nodes(replace(cluster, groups=used), tolerated, share, number)
-        if choice.product in (there - {None} if spec.accelerator.products else there):
+        spread = replace(service, spec=_over(spec, number))
+        if (choice := picked(spread, cluster)) is not None and choice.is_on_enough_nodes:
             return spread
-    number = fewest_nodes(parallelism, cluster, tolerated, spec.accelerator.products or ())
+    number = fewest_nodes(parallelism, cluster, tolerations(service), spec.accelerator.products or ())
     return replace(service, spec=_over(spec, number))
 
 

@@ -518,8 +518,9 @@ def test_auto_takes_nodes_on_whose_gpus_the_model_fits(
 SLICES = NodeGroup("NVIDIA-A100-SXM4-80GB-MIG-3g.40gb", 2, nodes=4, memory_mib=40448)
 
 
-def test_auto_takes_a_node_for_each_slice_since_a_process_sees_one() -> None:
-    of_slices = {"resourceName": "nvidia.com/mig-3g.40gb"}
+@pytest.mark.parametrize("named", [{}, {"products": ["NVIDIA-A100-SXM4-80GB"]}], ids=["any card", "the card's name"])
+def test_auto_takes_a_node_for_each_slice_since_a_process_sees_one(named: dict[str, Any]) -> None:
+    of_slices = {"resourceName": "nvidia.com/mig-3g.40gb", **named}
     world = a_world(SLICES, parallelism={"tensorParallelSize": 2, "nodes": "auto"}, accelerator=of_slices)
     world.settle()
     assert world.status["effective"]["parallelism"]["nodes"] == 2

@@ -12,10 +12,10 @@ import pytest
 from localcluster import install
 from localcluster.network import NODE
 from localcluster.progress import Progress
-from tests.support.audit import Right, granted, since_installed
+from tests.support.audit import assert_rights_are_used
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.device_driver import DRIVER, allocated, gib, kubelet_plugin, published
-from tests.support.operator import scale_operator
+from tests.support.operator import scale_operator, wait_for_spec
 from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
 from tests.support.services import SMALL, merge, stand_in
 from tests.support.simulated_node import TOLERATION, simulated_node
@@ -140,16 +140,6 @@ def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, enable
         for number in range(6):  # as many revisions as are kept, and one more
             edit = {"accelerator": {"claim": None}, "batching": {"maxNumSeqs": number + 1}}
             cluster.patch("llmservices", namespace, "met", {"spec": edit})
-            eventually("the edit is seen", lambda: is_seen(cluster.must_get("llmservices", namespace, "met")), PATIENCE)
+            wait_for_spec(cluster, namespace, "met")
         eventually("no template", lambda: not cluster.list("resourceclaimtemplates", namespace), PATIENCE)
-    used, refused = since_installed(cluster)
-    assert of_claims(granted(cluster)) == of_claims(used)
-    assert refused == set(), "asked for, but not granted"
-
-
-def is_seen(service: JSON) -> bool:
-    return bool(service["status"]["observedGeneration"] == service["metadata"]["generation"])
-
-
-def of_claims(rights: set[Right]) -> set[Right]:
-    return {right for right in rights if right.group == "resource.k8s.io"}
+    assert_rights_are_used(cluster, "resource.k8s.io")

@@ -15,7 +15,7 @@ from tests.e2e.conftest import own_namespace
 from tests.e2e.disturbances import under_load
 from tests.e2e.monitored import OF_GROUPS, VARIABLES, WITHIN, monitored, queries
 from tests.support.accelerators import advertised
-from tests.support.audit import Right, granted, since_installed
+from tests.support.audit import assert_rights_are_used
 from tests.support.cluster import JSON, Cluster, condition, eventually, is_ready
 from tests.support.groups import TWO_NODES, WideService, groups_installed, is_back_within, kill_vllm, seconds_until
 from tests.support.host import engine_of
@@ -237,10 +237,4 @@ def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, namesp
         cluster.wait_condition(namespace, "met", "Accepted", "True", timeout=PATIENCE)
     cluster.patch("llmservices", namespace, "met", {"spec": {"parallelism": {"nodes": None}}})
     eventually("no policy", lambda: not cluster.get("networkpolicies", namespace, "met"), PATIENCE)
-    used, refused = since_installed(cluster)
-    assert of_groups(granted(cluster)) == of_groups(used)
-    assert refused == set(), "asked for, but not granted"
-
-
-def of_groups(rights: set[Right]) -> set[Right]:
-    return {right for right in rights if right.group in ("leaderworkerset.x-k8s.io", "networking.k8s.io")}
+    assert_rights_are_used(cluster, "leaderworkerset.x-k8s.io", "networking.k8s.io")

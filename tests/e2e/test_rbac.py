@@ -16,7 +16,7 @@ from llmservice_operator.manifests.inspection import job_name
 from tests.support.audit import DEPRECATED, Right, audited, granted, is_forbidden, rights_of, since_installed
 from tests.support.cluster import Cluster, eventually
 from tests.support.foreign import THEIRS, theirs
-from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator
+from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, scale_operator, wait_for_spec
 from tests.support.patience import KUBECTL_TIMEOUT
 from tests.support.services import idle, stand_in
 
@@ -99,18 +99,6 @@ def is_leaving(cluster: Cluster, namespace: str, claim: str) -> bool:
     """Deleted, or about to be once no pod uses it."""
     found = cluster.get("persistentvolumeclaims", namespace, claim)
     return found is None or "deletionTimestamp" in found["metadata"]
-
-
-def wait_for_spec(cluster: Cluster, namespace: str, name: str) -> None:
-    """Until the operator has seen the current generation."""
-
-    def seen() -> bool:
-        service = cluster.must_get("llmservices", namespace, name)
-        observed: int = service["status"]["observedGeneration"]
-        generation: int = service["metadata"]["generation"]
-        return observed == generation
-
-    eventually(f"the operator sees {name}", seen, 30)
 
 
 def meet_foreign_objects(cluster: Cluster, namespace: str) -> None:

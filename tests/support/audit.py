@@ -130,3 +130,11 @@ def since_installed(cluster: Cluster) -> tuple[set[Right], set[Right]]:
         if dt.datetime.fromisoformat(entry["requestReceivedTimestamp"]) > since:
             (refused if is_forbidden(entry) else used).update(rights_of(entry))
     return used, refused
+
+
+def assert_rights_are_used(cluster: Cluster, *groups: str) -> None:
+    """Of these API groups each right that the roles grant was used with the chart's values of now, and no other; of any
+    group none was refused."""
+    used, refused = since_installed(cluster)
+    assert {right for right in granted(cluster) if right.group in groups} == {r for r in used if r.group in groups}
+    assert refused == set(), "asked for, but not granted"

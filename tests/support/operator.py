@@ -107,3 +107,15 @@ def resident_bytes(pod: JSON) -> int:
             status = Path(f"/proc/{pid}/status").read_text()
             total += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
     return total
+
+
+def wait_for_spec(cluster: Cluster, namespace: str, name: str) -> None:
+    """Until the operator has seen the current generation."""
+
+    def seen() -> bool:
+        service = cluster.must_get("llmservices", namespace, name)
+        observed: int = service["status"]["observedGeneration"]
+        generation: int = service["metadata"]["generation"]
+        return observed == generation
+
+    eventually(f"the operator sees {name}", seen, 30)

@@ -166,6 +166,7 @@ def test_a_node_that_is_gone_for_good_is_replaced_once_kubernetes_is_told_so(
             cluster.kubectl("taint", "node", SECOND, f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute")
             try:
                 eventually("a pod in its place", lambda: nodes_of(wide) == {FIRST, THIRD}, PATIENCE)
+                eventually("Ready is false", lambda: not wide.is_ready(), PATIENCE)
                 back = wide.await_served(began)
             finally:
                 cluster.kubectl("taint", "node", SECOND, f"{OUT_OF_SERVICE}-")

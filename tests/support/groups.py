@@ -144,7 +144,7 @@ def cut(one: JSON, other: JSON) -> AbstractContextManager[None]:
 
 def is_back_within(start: float) -> float:
     """The bar for a group that serves again after its first restart, by how long its start took in the same run."""
-    return at_latest(start * 1.2 + 10 + FIRST_BACK_OFF)
+    return at_latest(start * 1.2 + 10) + FIRST_BACK_OFF
 
 
 def seconds_until(what: str, look: Callable[[], bool], began: float) -> float:

@@ -8,7 +8,7 @@ import asyncio
 import io
 import re
 import tarfile
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -186,17 +186,11 @@ async def listed(
 ) -> tuple[Json, ...]:
     """The objects, each as an entry; none where the kind does not exist or may not be listed, which is a gap."""
     found: list[Json] = []
-    seen = 0
     try:
-        async for page in kube.list_pages(resource, namespace, label_selector=selector):
-            items = page.get("items") or ()
-            seen += len(items)
+        async for items in _looked_at(kube, material, resource, namespace, selector):
             found += filter(belongs, items)
             if len(found) > MOST_OBJECTS:
                 material.gaps.append(Gap(f"further {resource.plural}", f"only the first {MOST_OBJECTS} are kept"))
-                break
-            if seen >= MOST_LOOKED_AT:
-                material.gaps.append(Gap(f"further {resource.plural}", _LOOKED_AT))
                 break
     except NotFound:
         return ()
@@ -208,6 +202,20 @@ async def listed(
     return kept
 
 
+async def _looked_at(
+    kube: Api, material: Material, resource: Resource, namespace: str, selector: str = ""
+) -> AsyncIterator[Sequence[Json]]:
+    """The objects, by page; where there are more than are looked at, that is a gap."""
+    seen = 0
+    async for page in kube.list_pages(resource, namespace, label_selector=selector):
+        items = page.get("items") or ()
+        seen += len(items)
+        yield items
+        if seen >= MOST_LOOKED_AT and page.get("metadata", {}).get("continue"):
+            material.gaps.append(Gap(f"further {resource.plural}", _LOOKED_AT))
+            return
+
+
 def add_object(material: Material, one: Json, folder: str = "objects") -> None:
     kind, name = one["kind"], one["metadata"]["name"]
     material.entries.append(Entry(f"{folder}/{kind.lower()}-{name}.yaml", f"{kind} {name}", one))
@@ -217,15 +225,9 @@ async def events(kube: Api, material: Material, namespace: str, about: Iterable[
     """Those of the namespace that are about these objects, the oldest first. `folder` ends with a slash."""
     known = {(one["kind"], one["metadata"]["name"]) for one in about}
     found: list[Json] = []
-    seen = 0
     try:
-        async for page in kube.list_pages(EVENT, namespace):
-            items = page.get("items") or ()
-            seen += len(items)
+        async for items in _looked_at(kube, material, EVENT, namespace):
             found += (one for one in items if _subject(one) in known)
-            if seen >= MOST_LOOKED_AT:
-                material.gaps.append(Gap("further Events", _LOOKED_AT))
-                break
     except KubeError as error:
         material.gaps.append(Gap("Events", why(error, namespace)))
         return

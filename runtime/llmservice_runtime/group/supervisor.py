@@ -212,9 +212,10 @@ class GroupSupervisor(Supervisor):
 
     async def _check(self) -> None:
         named = self._named_interface
-        if not (addresses.of_interface(named) if named else self._group.address):
+        lacking = named if named and not addresses.of_interface(named) else ""
+        if lacking or not self._group.address:
             there = [name for _, name in socket.if_nameindex() if addresses.of_interface(name)]
-            raise Failed(failures.interface_without_address(named, there))
+            raise Failed(failures.interface_without_address(lacking, there))
         await super()._check()
 
     @property

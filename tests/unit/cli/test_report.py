@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from llmservice_cli.report import collecting
 from llmservice_cli.report.collecting import (
     AT_A_TIME,
     MOST_LOG_BYTES,
+    MOST_LOOKED_AT,
     MOST_PODS,
     Entry,
     Gap,
     Material,
     Planned,
     archive,
+    events,
     files,
     is_about,
     log_of,
@@ -251,6 +254,27 @@ async def test_many_pods_are_bounded(api: ApiServer, llmservice: Command) -> Non
     ran = await llmservice.within("report", "chat", "--dry-run")
     assert ran.out.count("/server.log") == MOST_PODS
     assert ran.out.count(f"those of {MOST_PODS} pods are kept") == 6
+
+
+@pytest.mark.parametrize(
+    ("pages", "looked_at", "gaps"),
+    [(1, 1, []), (10, 10, []), (11, 10, ["further events"])],
+    ids=["a page", "as many as are looked at", "more"],
+)
+async def test_lists_of_a_large_namespace_are_bounded(pages: int, looked_at: int, gaps: list[str]) -> None:
+    asked: list[int] = []
+
+    class Kube:
+        async def list_pages(self, *_: Any, **__: Any) -> AsyncIterator[Json]:
+            for number in range(1, pages + 1):
+                asked.append(number)
+                more = {"continue": "next"} if number < pages else {}
+                yield {"items": [{"metadata": {}}] * (MOST_LOOKED_AT // 10), "metadata": more}
+
+    material = Material()
+    await events(Kube(), material, "team", ())  # type: ignore[arg-type]
+    assert len(asked) == looked_at
+    assert [gap.what for gap in material.gaps] == gaps
 
 
 async def test_a_log_of_long_lines_keeps_its_end() -> None:

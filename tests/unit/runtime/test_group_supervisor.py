@@ -481,9 +481,11 @@ async def test_an_interface_that_the_pod_has_not_ends_the_start_with_those_that_
     assert "spec.parallelism.network.interface" in failure.remedy
 
 
-async def test_a_pod_without_an_address_starts_no_vllm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [{}, {contract.INTERFACE_ENV: "lo"}], ids=["", "beside a named interface"])
+async def test_a_pod_without_an_address_starts_no_vllm(tmp_path: Path, named: dict[str, str]) -> None:
     """vLLM would be told an empty address of its leader."""
     variables = {contract.GROUP_RANK_ENV: "0", contract.GROUP_LEADER_ENV: "127.0.0.1", contract.GROUP_TOKEN_ENV: "t"}
+    variables |= named
     given = {"nodes": 2, "group_port": free_port(), "revision_key": "r"}
     async with supervised(tmp_path, variables=variables, pod_addresses=tuple, **given) as leader:  # type: ignore[arg-type]
         failure = await leader.failed()

@@ -42,6 +42,7 @@ DELEGATED = {
     "keda": ("localcluster.keda", "Install KEDA in the running cluster, or remove it."),
     "lws": ("localcluster.lws", "Install LeaderWorkerSet in the running cluster, or remove it."),
     "prometheus": ("localcluster.prometheus", "Install the Prometheus operator and a Prometheus, or remove them."),
+    "policies": ("localcluster.policies", "Enforce NetworkPolicies on the running nodes, or no longer."),
     "demo": ("localcluster.demo", "From nothing to an answered chat completion."),
 }
 

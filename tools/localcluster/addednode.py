@@ -55,6 +55,11 @@ def _holder(name: str) -> str:
     return f"{name}-holder"
 
 
+def enter(paths: ClusterPaths, place: Place) -> tuple[str, ...]:
+    """What a command begins with that runs in the node's network and mounts; empty for the first node."""
+    return () if place.link is None else _enter(paths, place.name)
+
+
 def _enter(paths: ClusterPaths, name: str) -> tuple[str, ...]:
     record = processes.running(paths, _holder(name))
     if record is None:
@@ -62,14 +67,15 @@ def _enter(paths: ClusterPaths, name: str) -> tuple[str, ...]:
     return ("nsenter", "-t", str(record.identity.pid), "--net", "--mount", "--")
 
 
-def _inside(paths: ClusterPaths, name: str, component: Component) -> Component:
-    # By its real path: a rebuilt program is another one, and the first word is nsenter.
-    program = os.path.realpath(component.command[0])
-    return Component(component.name, (*_enter(paths, name), program, *component.command[1:]), component.inputs)
-
-
-def _start(paths: ClusterPaths, host: cluster.Host, name: str, component: Component) -> None:
-    environment = {**cluster.component_environment(paths, host), identity.NODE_MARK: name}
+def start_on(paths: ClusterPaths, host: cluster.Host, place: Place, component: Component) -> None:
+    """A component of a node, in its network and mounts."""
+    environment = cluster.component_environment(paths, host)
+    if place.link is not None:
+        environment[identity.NODE_MARK] = place.name
+        # By its real path: a rebuilt program is another one, and the first word is nsenter.
+        program = os.path.realpath(component.command[0])
+        command = (*_enter(paths, place.name), program, *component.command[1:])
+        component = Component(component.name, command, component.inputs)
     processes.start(paths, component, environment)
 
 
@@ -79,7 +85,8 @@ def _hold(paths: ClusterPaths, host: cluster.Host, name: str) -> None:
     # What is left of an earlier life would keep the old namespaces.
     processes.end(identity.of_node(paths, name), grace=0)
     command = ("unshare", "--net", "--mount", "--propagation", "private", "bash", "-ec", MAKE)
-    _start(paths, host, name, Component(_holder(name), command))
+    environment = {**cluster.component_environment(paths, host), identity.NODE_MARK: name}
+    processes.start(paths, Component(_holder(name), command), environment)
     proc = Path(f"/proc/{_enter(paths, name)[2]}/cmdline")
     made = "the node's namespaces are made"
     processes.wait_until(made, lambda: proc.read_bytes() == MADE, paths, _holder(name), timeout=30, interval=0.02)
@@ -138,14 +145,14 @@ def add(
         _hold(paths, host, name)
         _connect(paths, place)
         traces.make_groups(place)
-        _start(paths, host, name, _inside(paths, name, components.containerd(paths, place)))
+        start_on(paths, host, place, components.containerd(paths, place))
         answers = "its containerd answers"
         version = (*store(paths, name).command, "version")
         component = place.component("containerd")
         processes.wait_until(answers, lambda: processes.succeeds(version), paths, component, timeout=60)
         copy_images(paths, name, (*IMAGES, CPU_IMAGE) if engine else IMAGES)
-        _start(paths, host, name, _inside(paths, name, components.kubelet(paths, place)))
-        _start(paths, host, name, _inside(paths, name, components.kube_proxy(paths, place)))
+        start_on(paths, host, place, components.kubelet(paths, place))
+        start_on(paths, host, place, components.kube_proxy(paths, place))
         cluster.await_node(paths, place)
 
 

@@ -33,6 +33,7 @@ _OWN_FOLDERS = {
     Group.FLUX: GO_FOLDER.with_name("go-flux"),
     Group.PROMETHEUS: GO_FOLDER.with_name("go-prometheus"),
     Group.PROMETHEUS_OPERATOR: GO_FOLDER.with_name("go-prometheus-operator"),
+    Group.NETWORK_POLICIES: GO_FOLDER.with_name("go-network-policies"),
 }
 
 

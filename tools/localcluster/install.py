@@ -67,8 +67,9 @@ def install(
     autoscaling: bool = False,
     groups: bool = False,
     dynamic_resources: bool = False,
+    more: Mapping[str, str] = {},
 ) -> None:
-    """Installs or upgrades the release and waits until its pods are ready.
+    """Installs or upgrades the release and waits until its pods are ready. `more`: of the chart's values, by path.
 
     `autoscaling` makes the scaler's certificates and adds the scaler; KEDA must be there. An installation without it
     removes the scaler.
@@ -82,6 +83,7 @@ def install(
         "dynamicResources.enabled": str(dynamic_resources).lower(),
         # Models share the machine with it: with the chart's request one model may starve it.
         "resources.requests.cpu": "300m",
+        **more,
     }
     if target.context is None:
         values["podAnnotations.image-digest"] = image_digest(target.paths, operator_image)

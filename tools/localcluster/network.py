@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,8 @@ SETTINGS = (
 # expects the Service's, and are dropped.
 _BRIDGE_CALLS = "net/bridge/bridge-nf-call-iptables"
 _OUR_CHAIN = re.compile(r"^(KUBE-|CNI-)")
+_POLICY_CHAIN = re.compile(r"^KUBE-(ROUTER|NWPLCY|POD-FW)-")
+_POLICY_SET = re.compile(r"^(KUBE-(SRC|DST)|TMP)-")
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ def chains_of(saved: str) -> frozenset[str]:
     return frozenset(name for name in names if _OUR_CHAIN.match(name))
 
 
-def removal(saved: str, keep: frozenset[str]) -> str:
-    """Input for `iptables-restore --noflush` that takes out our chains and every rule that jumps to them."""
+def removal(saved: str, keep: frozenset[str], of: re.Pattern[str] = _OUR_CHAIN) -> str:
+    """Input for `iptables-restore --noflush` that takes out chains, by default ours, and every rule that jumps to
+    them."""
     script: list[str] = []
     table: list[str] = []
     chains: list[str] = []
@@ -76,7 +79,7 @@ def removal(saved: str, keep: frozenset[str]) -> str:
             table, chains = [], []
         elif line.startswith(":"):
             name = line[1:].split()[0]
-            if _OUR_CHAIN.match(name) and name not in keep:
+            if of.match(name) and name not in keep:
                 chains.append(name)
         elif line.startswith("-A "):
             chain, target = line.split()[1], re.search(r" -[jg] (\S+)", line)
@@ -204,6 +207,18 @@ def _delete_interfaces() -> None:
     run("ip", "link", "del", BRIDGE)
 
 
+def remove_policies(enter: Sequence[str] = ()) -> None:
+    """Takes out what enforces NetworkPolicies, by default on the host: chains, and the sets of addresses they name."""
+    saved = run(*enter, "iptables-save")
+    if script := removal(saved, frozenset(), _POLICY_CHAIN):
+        run(*enter, "iptables-restore", "--noflush", stdin=script)
+    if shutil.which("ipset") is not None:
+        # It fails where the kernel has no sets.
+        listed = subprocess.run((*enter, "ipset", "list", "-name"), capture_output=True, text=True)
+        for name in filter(_POLICY_SET.match, listed.stdout.split()):
+            run(*enter, "ipset", "destroy", name)
+
+
 def _delete_chains(keep: frozenset[str]) -> None:
     for family in _families():
         script = removal(_saved(family), keep)
@@ -221,6 +236,7 @@ def restore_host(paths: ClusterPaths) -> None:
         before = HostBefore({}, frozenset())
     else:
         return
+    remove_policies()
     _delete_chains(before.chains)
     _delete_interfaces()
     for name, value in before.settings.items():

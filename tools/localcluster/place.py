@@ -61,7 +61,12 @@ class Place:
     @property
     def proxy_health(self) -> str:
         """Where kube-proxy answers the host's question whether it is healthy."""
-        return f"{'127.0.0.1' if self.link is None else self.gateway}:10256"
+        return f"{self.address}:10256"
+
+    @property
+    def address(self) -> str:
+        """Where the host reaches its components."""
+        return "127.0.0.1" if self.link is None else self.gateway
 
     @property
     def cgroup_root(self) -> str:

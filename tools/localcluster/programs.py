@@ -64,6 +64,8 @@ class Group(StrEnum):
     PROMETHEUS = "prometheus"
     # What makes its configuration from monitors and rules in a cluster: in an image.
     PROMETHEUS_OPERATOR = "prometheus-operator"
+    # What enforces NetworkPolicies, for the tests of ours: a process of each node.
+    NETWORK_POLICIES = "network-policies"
 
 
 class Folder(StrEnum):
@@ -171,6 +173,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program(
         "prometheus-config-reloader", f"{_PROMETHEUS_OPERATOR}/prometheus-config-reloader", Group.PROMETHEUS_OPERATOR
     ),
+    Program("kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router", Group.NETWORK_POLICIES),
 )
 
 

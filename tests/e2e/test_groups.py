@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -83,23 +83,24 @@ GONE_WITHIN = 5.0
 
 @pytest.mark.parametrize("rank", [1, 0], ids=["a worker", "the leader"])
 def test_a_killed_vllm_ends_the_endpoint_at_once_and_the_group_comes_back(
-    cluster: Cluster, namespace: str, record: Record, rank: int
+    cluster: Cluster, record: Record, rank: int
 ) -> None:
-    wide = WideService(cluster, namespace, NAME)
-    cluster.apply(WIDE, namespace)
-    start = wide.await_served()
-    pods, runs = wide.members(), wide.runs()
-    began = kill_vllm(pods[rank])
-    gone = seconds_until("its endpoint is gone", lambda: not wide.has_endpoint(), began)
-    eventually("Ready is false", lambda: not wide.is_ready(), PATIENCE)
-    cause = f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node "
-    eventually("the first cause", lambda: wide.group().get("cause", "").startswith(cause), PATIENCE)
-    back = wide.await_served(began)
-    record(start_seconds=round(start, 1), gone_seconds=round(gone, 1), back_seconds=round(back, 1))
-    assert gone <= at_latest(GONE_WITHIN)
-    assert back <= is_back_within(start)
-    assert wide.runs() == runs, "no pod and no container was replaced"
-    assert "cause" not in wide.group(), "it is over"
+    with own_namespace(cluster, f"{NAMESPACE}-killed-{rank}") as namespace:
+        wide = WideService(cluster, namespace, NAME)
+        cluster.apply(WIDE, namespace)
+        start = wide.await_served()
+        pods, runs = wide.members(), wide.runs()
+        began = kill_vllm(pods[rank])
+        gone = seconds_until("its endpoint is gone", lambda: not wide.has_endpoint(), began)
+        eventually("Ready is false", lambda: not wide.is_ready(), PATIENCE)
+        cause = f"Rank {rank} (pod {pods[rank]['metadata']['name']} on node "
+        eventually("the first cause", lambda: wide.group().get("cause", "").startswith(cause), PATIENCE)
+        back = wide.await_served(began)
+        record(start_seconds=round(start, 1), gone_seconds=round(gone, 1), back_seconds=round(back, 1))
+        assert gone <= at_latest(GONE_WITHIN)
+        assert back <= is_back_within(start)
+        assert wide.runs() == runs, "no pod and no container was replaced"
+        assert "cause" not in wide.group(), "it is over"
 
 
 SHORT = "groups.test/gpu"
@@ -151,10 +152,6 @@ def _one_node(cluster: Cluster) -> None:
     _edit(cluster, parallelism={**HALF, "nodes": 1})
 
 
-def _another_template(cluster: Cluster) -> None:
-    _edit(cluster, batching={"maxNumSeqs": 100})
-
-
 def _without_a_worker(cluster: Cluster) -> None:
     """Its pod, as an eviction would end it."""
     worker = next(pod for pod in cluster.pods(MOVES_IN, MOVED) if pod["metadata"]["labels"][RANK_LABEL] == "1")
@@ -163,13 +160,12 @@ def _without_a_worker(cluster: Cluster) -> None:
 
 STORIES: dict[str, tuple[Callable[[Cluster], None], str]] = {
     "to two nodes": (_two_nodes, "leaderworkersets"),
-    "another template": (_another_template, "leaderworkersets"),
     "the end of a worker's pod": (_without_a_worker, "leaderworkersets"),
     "to one node": (_one_node, "deployments"),
 }
 
 
-def test_no_request_is_lost_while_replicas_move_roll_and_lose_a_pod(cluster: Cluster, record: Record) -> None:
+def test_no_request_is_lost_while_replicas_move_and_lose_a_pod(cluster: Cluster, record: Record) -> None:
     load = ("--rate", "8", "--output-tokens", "10,20,80")
     figures: JSON = {}
     with under_load(cluster, MOVES_IN, ONE, PATIENCE, *load) as probe:
@@ -225,16 +221,25 @@ IN_THE_WAY: dict[str, JSON] = {
 def test_the_value_grants_what_is_used_and_nothing_else(cluster: Cluster, namespace: str) -> None:
     """Of the requests since the value is on, the tests above included."""
     cluster.apply(stand_in("met", {}, parallelism=TWO_NODES, scaling={"replicas": 0}), namespace)
-    for plural, manifest in IN_THE_WAY.items():
+    for plural in IN_THE_WAY:
         eventually(f"its {plural}", partial(cluster.get, plural, namespace, "met"), PATIENCE)
-        with scale_operator(cluster, 0):
+    with scale_operator(cluster, 0):
+        for plural, manifest in IN_THE_WAY.items():
             cluster.kubectl("delete", plural, "met", "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
             foreign = json.dumps({**manifest, "metadata": {"name": "met"}})
             cluster.kubectl("create", "-n", namespace, "-f", "-", stdin=foreign)
-        told = cluster.wait_condition(namespace, "met", "Accepted", "False", reason="NameConflict", timeout=PATIENCE)
-        assert f"{manifest['kind']} met exists" in told["message"]
-        cluster.kubectl("delete", plural, "met", "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
-        cluster.wait_condition(namespace, "met", "Accepted", "True", timeout=PATIENCE)
+    left = {manifest["kind"]: plural for plural, manifest in IN_THE_WAY.items()}
+    while left:
+        kind = eventually("a conflict with one of them", lambda: conflict(cluster, namespace, left), PATIENCE)
+        cluster.kubectl("delete", left.pop(kind), "met", "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
+    cluster.wait_condition(namespace, "met", "Accepted", "True", timeout=PATIENCE)
     cluster.patch("llmservices", namespace, "met", {"spec": {"parallelism": {"nodes": None}}})
     eventually("no policy", lambda: not cluster.get("networkpolicies", namespace, "met"), PATIENCE)
     assert_rights_are_used(cluster, "leaderworkerset.x-k8s.io", "networking.k8s.io")
+
+
+def conflict(cluster: Cluster, namespace: str, kinds: Iterable[str]) -> str | None:
+    """Of which of these kinds it is said that an object of others is there."""
+    found = cluster.condition(namespace, "met", "Accepted") or {}
+    said = str(found.get("message")) if found.get("reason") == "NameConflict" else ""
+    return next((kind for kind in kinds if f"{kind} met exists" in said), None)

@@ -66,8 +66,9 @@ def test_two_nodes_say_the_same_tokens_and_come_back_from_a_killed_worker(
         assert greedy(server) == plain
 
 
-ENDS_WITHIN = 10.0
-"""Seconds until a stream ends whose other rank cannot be reached."""
+ENDS_WITHIN = 20.0
+"""Seconds until a stream ends whose other rank cannot be reached: 10 until that is lost, 2 in which the others may say
+more, and the end of vLLM, which waits for it."""
 
 
 def test_a_stream_ends_soon_after_the_network_between_its_ranks_was_cut(

@@ -18,6 +18,7 @@ from llmservice_runtime.contract import Cause, Failure, FailureReason, GroupStat
 from llmservice_runtime.documents import to_line
 from llmservice_runtime.failures import failures
 from llmservice_runtime.group.protocol import Hello, Order, Report, Step
+from llmservice_runtime.supervisor.log_reader import position
 
 CONSEQUENCES = frozenset(
     {
@@ -292,6 +293,15 @@ def awaits(course: Course, members: Mapping[int, Seen], size: int, now: float, l
         return f"waiting for rank {', '.join(map(str, missing))} of the group"
     busy = [f"{rank} ({_doing(seen.report)})" for rank, seen in sorted(members.items()) if not _waits(seen, course)]
     return f"waiting until rank {', '.join(busy)} of the group can start" if busy else ""
+
+
+def slowest(course: Course, members: Mapping[int, Seen]) -> str:
+    """Which member that starts vLLM is behind another one, for people; empty where none is."""
+    runs = [(position(seen.report.progress), rank) for rank, seen in members.items() if _runs(seen, course)]
+    known = [(where, rank) for where, rank in runs if where is not None]
+    if not known or max(known)[0] == (least := min(known))[0]:
+        return ""
+    return f"rank {least[1]} is behind ({members[least[1]].report.progress})"
 
 
 def _doing(report: Report) -> str:

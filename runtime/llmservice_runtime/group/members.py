@@ -210,6 +210,11 @@ class Member(ABC):
         return None
 
     @property
+    def slowest(self) -> str:
+        """Which rank is behind while vLLM starts, as the leader knows it; empty where none is."""
+        return ""
+
+    @property
     @abstractmethod
     def awaits(self) -> str:
         """What keeps vLLM from starting, for people; empty while nothing does."""
@@ -286,6 +291,10 @@ class Leader(Member):
     def awaits(self) -> str:
         waits = course.awaits(self._course, self.members, self._group.size, self._clock(), self._limits)
         return "; ".join(filter(None, [waits, *self._refused.values()]))[:MAX_TEXT]
+
+    @property
+    def slowest(self) -> str:
+        return "" if self._course.ready else course.slowest(self._course, self.members)
 
     def told(self) -> GroupState:
         return course.told(self._course, self.members, self._group.size, self._clock(), self._limits)

@@ -323,6 +323,8 @@ class GroupSupervisor(Supervisor):
             return replace(state, ready=False)
         if state.progress == _WAITING:
             state = replace(state, progress=self._member.awaits or _WAITING)
+        elif state.phase is Phase.LOADING and (slowest := self._member.slowest):
+            state = replace(state, progress=f"{state.progress}; {slowest}"[: contract.MAX_TEXT])
         is_worker_ready = self._group.is_headless and state.phase is Phase.SERVING
         state = replace(state, ready=(state.ready or is_worker_ready) and order.ready)
         return replace(state, group=self._member.told())

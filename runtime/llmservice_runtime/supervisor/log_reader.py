@@ -111,6 +111,20 @@ def progress(text: str) -> str | None:
     return None
 
 
+_STAGES = (
+    *("starting vLLM", "downloading the model", "loading the weights", "weights loaded", "compiling the model"),
+    *("cache ready", "capturing CUDA graphs", "engine ready"),
+)
+"""What `progress` begins with, in the order of a start."""
+
+
+def position(words: str) -> tuple[int, int] | None:
+    """How far a start is by its progress, to compare those of several ranks; None where that does not say it."""
+    stage = re.split("[:,]", words, maxsplit=1)[0]
+    percent = re.search(r": (\d{1,3})%$", words, re.ASCII)
+    return (_STAGES.index(stage), int(percent[1]) if percent else 0) if stage in _STAGES else None
+
+
 class LogReader:
     """Copies a pipe to a descriptor in a thread: a blocked log must not block the probes.
 

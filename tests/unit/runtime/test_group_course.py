@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from llmservice_runtime.bounded_json import MAX_BYTES
 from llmservice_runtime.contract import MAX_NODES, MAX_TEXT, Failure, Phase, State
 from llmservice_runtime.contract import FailureReason as R
-from llmservice_runtime.group.course import Course, Limits, Seen, advanced, awaits, heard, recalled, refusal, told
+from llmservice_runtime.group.course import (
+    Course,
+    Limits,
+    Seen,
+    advanced,
+    awaits,
+    heard,
+    recalled,
+    refusal,
+    slowest,
+    told,
+)
 from llmservice_runtime.group.protocol import Hello, Report, Step
 
 LIMITS = Limits()
@@ -315,6 +326,28 @@ def test_the_slowest_is_named_with_what_it_does() -> None:
     waits = awaits(scene.course, scene.members, 2, scene.now, LIMITS)
     assert waits == "waiting until rank 1 (Preparing: model: Downloading 7%) of the group can start"
     assert told(scene.course, scene.members, 2, scene.now, LIMITS).members[1].progress == "model: Downloading 7%"
+
+
+BEHIND: dict[str, tuple[tuple[str, ...], str]] = {
+    "by the stage": (("cache ready, warming up", "compiling the model"), "rank 1 is behind (compiling the model)"),
+    "by percent": (
+        ("loading the weights: 90%", "loading the weights: 100%", "loading the weights: 8%"),
+        "rank 2 is behind (loading the weights: 8%)",
+    ),
+    "the leader": (("starting vLLM", "loading the weights"), "rank 0 is behind (starting vLLM)"),
+    "none": (("loading the weights: 9%", "loading the weights: 9%"), ""),
+    "nothing is known of one": (("loading the weights: 9%", "doing this: 1%"), ""),
+    "nothing is known": (("", ""), ""),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_which_rank_is_behind_while_vllm_starts(name: str) -> None:
+    said, expected = BEHIND[name]
+    scene = Scene(size=len(said))
+    for rank, progress in enumerate(said):
+        scene.said(rank, Step.RUNNING, progress=progress)
+    assert slowest(replace(scene.course, run=True), scene.members) == expected
 
 
 def test_whatever_members_say_of_themselves_the_operator_reads_the_state() -> None:

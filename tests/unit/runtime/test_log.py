@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from llmservice_runtime.contract import Measured
+from llmservice_runtime.supervisor import log_reader
 from llmservice_runtime.supervisor.log_reader import TAIL_LINES, LogReader, measure, messages, parse_line, progress
 
 from tests.support.patience import PATIENCE
@@ -79,6 +80,14 @@ def test_measure(text: str, measured: Measured) -> None:
 )
 def test_progress(text: str, words: str | None) -> None:
     assert progress(text) == words
+
+
+def test_each_progress_has_its_place_in_a_start() -> None:
+    said = [words.format("7%") for _, words in log_reader._PROGRESS]
+    assert [words for words in said if log_reader.position(words) is None] == []
+    assert log_reader.position("loading the weights: 7%") == (2, 7)
+    assert log_reader.position("weights loaded, preparing the engine") == (3, 0)
+    assert [log_reader.position(words) for words in ("", "loading", "model: Downloading 7%")] == [None] * 3
 
 
 def test_the_usage_text_is_left_out() -> None:

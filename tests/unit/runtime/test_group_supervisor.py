@@ -466,6 +466,12 @@ async def test_a_leader_names_the_ranks_that_it_waits_for(tmp_path: Path) -> Non
         assert (await leader.until(lambda state: state.group is not None)).phase is Phase.LOADING, "it waits for ever"
 
 
+async def test_while_vllm_loads_the_leader_says_which_rank_is_behind(tmp_path: Path) -> None:
+    async with group(tmp_path, Behaviour(start_seconds=5), worker=Behaviour(start_seconds=120)) as found:
+        state = await found.leader.until(lambda state: "; rank 1 is behind (" in state.progress)
+    assert state.phase is Phase.LOADING
+
+
 async def test_an_interface_that_the_pod_has_not_ends_the_start_with_those_that_it_has(tmp_path: Path) -> None:
     variables = {
         contract.GROUP_RANK_ENV: "0",

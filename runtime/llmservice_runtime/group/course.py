@@ -296,10 +296,11 @@ def awaits(course: Course, members: Mapping[int, Seen], size: int, now: float, l
 
 
 def slowest(course: Course, members: Mapping[int, Seen]) -> str:
-    """Which member that starts vLLM is behind another one, for people; empty where none is."""
+    """Which worker that starts vLLM is behind the leader, for people; empty where none is, and where the leader itself
+    is behind, as its own progress says."""
     runs = [(position(seen.report.progress), rank) for rank, seen in members.items() if _runs(seen, course)]
     known = [(where, rank) for where, rank in runs if where is not None]
-    if not known or max(known)[0] == (least := min(known))[0]:
+    if not known or max(known)[0] == (least := min(known))[0] or least[1] == 0:
         return ""
     return f"rank {least[1]} is behind ({members[least[1]].report.progress})"
 

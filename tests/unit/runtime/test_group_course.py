@@ -334,7 +334,7 @@ BEHIND: dict[str, tuple[tuple[str, ...], str]] = {
         ("loading the weights: 90%", "loading the weights: 100%", "loading the weights: 8%"),
         "rank 2 is behind (loading the weights: 8%)",
     ),
-    "the leader": (("starting vLLM", "loading the weights"), "rank 0 is behind (starting vLLM)"),
+    "the leader, as its own progress says": (("starting vLLM", "loading the weights"), ""),
     "none": (("loading the weights: 9%", "loading the weights: 9%"), ""),
     "nothing is known of one": (("loading the weights: 9%", "doing this: 1%"), ""),
     "nothing is known": (("", ""), ""),

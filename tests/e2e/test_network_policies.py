@@ -18,6 +18,7 @@ from llmservice_runtime.contract import GROUP_PORT, HTTP_PORT, STATE_PORT
 from localcluster import install, keda, policies
 from localcluster.progress import Progress
 from tests.e2e.conftest import own_namespace
+from tests.e2e.scaled_to_zero import another_namespace_with
 from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, eventually
 from tests.support.documents import ROOT, blocks_of
@@ -27,7 +28,7 @@ from tests.support.keda import ACTIVATOR
 from tests.support.nodes import NODES, added_node
 from tests.support.on_demand import OnDemand, on_demand
 from tests.support.operator import OPERATOR, OPERATOR_NAMESPACE, operator_pods, scale_operator
-from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE
+from tests.support.patience import PATIENCE
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.full
@@ -76,17 +77,18 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def clients(cluster: Cluster, enforced: None) -> Iterator[Clients]:
-    with own_namespace(cluster, SERVICES), own_namespace(cluster, ADMITTED), own_namespace(cluster, OTHERS):
+    with (
+        own_namespace(cluster, ADMITTED),
+        own_namespace(cluster, OTHERS),
+        another_namespace_with(cluster, SERVICES, [WIDE]),
+    ):
         cluster.kubectl("label", "namespace", ADMITTED, f"{LABEL}={VALUE}")
         yield Clients(*(ClientPod.start(cluster, each) for each in (ADMITTED, OTHERS, SERVICES)))
-        cluster.kubectl("delete", "llms", "--all", "-n", SERVICES, "--wait=true", KUBECTL_TIMEOUT)
-        eventually("no ScaledObject is left", lambda: not cluster.list("scaledobjects", SERVICES), 180)
 
 
 @pytest.fixture(scope="module")
 def wide(cluster: Cluster, clients: Clients) -> WideService:
     """A replica over two nodes that serves."""
-    cluster.apply(WIDE, SERVICES)
     service = WideService(cluster, SERVICES, "wide")
     service.await_served()
     return service

@@ -207,11 +207,16 @@ def _delete_interfaces() -> None:
     run("ip", "link", "del", BRIDGE)
 
 
-def remove_policies(enter: Sequence[str] = ()) -> None:
-    """Takes out what enforces NetworkPolicies, by default on the host: chains, and the sets of addresses they name."""
+def remove_policies(enter: Sequence[str]) -> None:
+    """Takes out what enforces NetworkPolicies on a node: chains, and the sets of addresses that they name. `enter` is
+    what a command begins with that runs there."""
     saved = run(*enter, "iptables-save")
     if script := removal(saved, frozenset(), _POLICY_CHAIN):
         run(*enter, "iptables-restore", "--noflush", stdin=script)
+    _destroy_sets(enter)
+
+
+def _destroy_sets(enter: Sequence[str] = ()) -> None:
     if shutil.which("ipset") is not None:
         # It fails where the kernel has no sets.
         listed = subprocess.run((*enter, "ipset", "list", "-name"), capture_output=True, text=True)
@@ -236,8 +241,9 @@ def restore_host(paths: ClusterPaths) -> None:
         before = HostBefore({}, frozenset())
     else:
         return
-    remove_policies()
     _delete_chains(before.chains)
+    if not any(map(_POLICY_CHAIN.match, before.chains)):  # else another's, which name these sets
+        _destroy_sets()
     _delete_interfaces()
     for name, value in before.settings.items():
         (Path("/proc/sys") / name).write_text(value)

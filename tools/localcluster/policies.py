@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from localcluster import addednode, builds, cluster, network, pki, preflight, processes
@@ -55,13 +56,9 @@ def enforce(paths: ClusterPaths, environment: Mapping[str, str], progress: Progr
         for place in _places(paths):
             component = _component(paths, place)
             addednode.start_on(paths, host, place, component)
-            health = f"http://{place.address}:{_HEALTH_PORT}/healthz"
-
-            def is_healthy(url: str = health) -> bool:
-                return processes.answers(url)
-
+            health = partial(processes.answers, f"http://{place.address}:{_HEALTH_PORT}/healthz")
             what = f"policies are in force on {place.name}"
-            processes.wait_until(what, is_healthy, paths, component.name, timeout=60)
+            processes.wait_until(what, health, paths, component.name, timeout=60)
 
 
 def stop(paths: ClusterPaths, progress: Progress) -> None:

@@ -211,7 +211,7 @@ class Member(ABC):
 
     @property
     def slowest(self) -> str:
-        """Which rank is behind while vLLM starts, as the leader knows it; empty where none is."""
+        """Which worker is behind while vLLM starts, as the leader knows it; empty where none is."""
         return ""
 
     @property

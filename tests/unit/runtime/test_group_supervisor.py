@@ -404,8 +404,7 @@ async def test_the_containers_of_a_group_that_gave_up_stay(tmp_path: Path) -> No
 async def test_a_worker_that_dies_under_a_stream_costs_that_stream_and_nothing_after_it(tmp_path: Path) -> None:
     async with group(tmp_path) as found:
         await found.ready()
-        stream = asyncio.ensure_future(found.leader.complete(stream=True, max_tokens=1000))
-        await asyncio.sleep(0.2)
+        stream = await found.leader.stream()
         os.kill(found.worker.engine(), signal.SIGKILL)
         with contextlib.suppress(OSError):
             assert "[DONE]" not in (await stream).body or '"error"' in (await stream).body

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -22,7 +21,6 @@ from llmservice_runtime.supervisor.fetch_phase import Fetched, read_document
 
 from tests.support import forks
 from tests.support.hub import Hub
-from tests.support.patience import PATIENCE
 from tests.support.weights import safetensors
 
 TOKEN = "hf_tokenThatNobodyMayRead"
@@ -172,13 +170,6 @@ def end_of(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
     """Wait for a process."""
     stdout, log = process.communicate(timeout=seconds)
     return Ended(process.returncode, stdout, log)
-
-
-async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Wait until something is the case."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - files and other processes send no event
-            await asyncio.sleep(0.01)
 
 
 def partial_bytes(folder: Path) -> int:

@@ -6,8 +6,10 @@ the run starts.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
+from collections.abc import Callable
 
 ALONE = 120.0
 """Seconds for a condition, on a fast machine with nothing beside it."""
@@ -41,3 +43,10 @@ def at_latest(bar: float) -> float:
 def at_most(usual: float) -> float:
     """The limit of a wait that usually takes less than so many seconds."""
     return max(ALONE, usual) * SLOWNESS
+
+
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait for a condition that no event announces: of a file, of another process, or after a time."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.002)

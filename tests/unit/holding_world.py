@@ -19,7 +19,7 @@ from llmservice_activator.holding.server import HoldingServer
 from yarl import URL
 
 from tests.support.http_servers import accepted, application
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.ports import free_port
 
 
@@ -268,13 +268,6 @@ class World:
 async def world(admits: Admits = everybody, /, **limits: Any) -> AsyncIterator[World]:
     async with World(replace(LIMITS, **limits), admits) as made:
         yield made
-
-
-async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Wait for what happens on its own."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - of a process with no signal for its tests
-            await asyncio.sleep(0.002)
 
 
 def head(text: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from llmservice_activator.holding.interface import Refusal
 
-from tests.support.patience import PATIENCE
-from tests.unit.holding_world import CHAT, KEY, chat, head, target, until, world
+from tests.support.patience import PATIENCE, until
+from tests.unit.holding_world import CHAT, KEY, chat, head, target, world
 
 KEYED = {"keys": frozenset({"right", "other"})}
 RIGHT = {"Authorization": "Bearer right"}

@@ -12,8 +12,8 @@ from llmservice_activator.holding.interface import HoldingTarget
 from llmservice_activator.holding.limits import HoldingLimits, Ledger
 from llmservice_activator.holding.server import FairShares
 
-from tests.support.patience import PATIENCE
-from tests.unit.holding_world import CHAT, KEY, World, chat, head, target, until, world
+from tests.support.patience import PATIENCE, until
+from tests.unit.holding_world import CHAT, KEY, World, chat, head, target, world
 
 LENGTH = 1000
 BEGUN = (

@@ -11,7 +11,8 @@ from aiohttp import web
 from llmservice_activator.holding.forward import REPLAY_BYTES
 from llmservice_runtime.contract import DRAINING_HEADER
 
-from tests.unit.holding_world import KEY, chat, target, until, world
+from tests.support.patience import until
+from tests.unit.holding_world import KEY, chat, target, world
 
 REFUSED = {"error": {"message": "This replica is being replaced", "type": "service_unavailable", "code": 503}}
 

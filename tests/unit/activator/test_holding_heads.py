@@ -14,8 +14,8 @@ from llmservice_activator.holding.interface import HoldingTarget
 from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.server import FairShares, HeadLimit
 
-from tests.support.patience import PATIENCE
-from tests.unit.holding_world import CHAT, Answered, World, head, target, until, world
+from tests.support.patience import PATIENCE, until
+from tests.unit.holding_world import CHAT, Answered, World, head, target, world
 
 BODY = b'{"model": "llama"}'
 REQUEST = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n".encode()

@@ -16,7 +16,7 @@ from llmservice_activator.holding.limits import Limits
 from llmservice_activator.holding.server import Connections, HoldingServer
 from llmservice_runtime.contract import ACTIVATOR_PATH
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.ports import free_port
 from tests.unit.holding_world import (
     CHAT,
@@ -31,7 +31,6 @@ from tests.unit.holding_world import (
     nothing_new,
     nowhere,
     target,
-    until,
     world,
 )
 

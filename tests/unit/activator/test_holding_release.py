@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 from kubeloop.resources import Key
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.ports import free_port
-from tests.unit.holding_world import CHAT, KEY, chat, target, until, world
+from tests.unit.holding_world import CHAT, KEY, chat, target, world
 
 
 async def test_held_until_a_pod_is_ready_then_released_in_order() -> None:

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from llmservice_activator.holding.interface import HoldingTarget, Refusal
 
-from tests.support.patience import PATIENCE
-from tests.unit.holding_world import World, chat, target, until, world
+from tests.support.patience import PATIENCE, until
+from tests.unit.holding_world import World, chat, target, world
 
 STREAM = b'data: {"choices":[]}\n\ndata: [DONE]\n\n'
 COMMENT = b": waiting for a replica\n\n"

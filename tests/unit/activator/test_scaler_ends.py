@@ -10,7 +10,7 @@ from llmservice_activator import targets
 from llmservice_activator.services import Unknown
 from llmservice_api.constants import LLMSERVICE
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.unit.activator.test_scaler_targets import PORT, World
 from tests.unit.scaler_world import pod
 from tests.unit.scaler_zero_world import CHAT, at_zero
@@ -35,9 +35,7 @@ async def test_a_service_whose_minimum_was_raised_at_zero_is_held_until_nothing_
         await asyncio.sleep(0.3)
         assert CHAT in world.told
         world.waiting = 0
-        async with asyncio.timeout(PATIENCE):
-            while CHAT in world.told:  # noqa: ASYNC110 - it is told after a time
-                await asyncio.sleep(0.001)
+        await until(lambda: CHAT not in world.told)
         assert asyncio.get_running_loop().time() - began >= 0.2
 
 
@@ -75,9 +73,7 @@ async def test_requests_are_forwarded_only_while_the_service_leads_here(
             await asyncio.sleep(0.5)
             assert world.told[CHAT].is_routed
         else:
-            async with asyncio.timeout(PATIENCE):
-                while world.told[CHAT].is_routed:  # noqa: ASYNC110 - it is told after a time
-                    await asyncio.sleep(0.001)
+            await until(lambda: not world.told[CHAT].is_routed)
         world.waiting = 0
         world.see(UNREADY)
         await world.settled()
@@ -103,9 +99,7 @@ async def test_requests_are_answered_until_none_came_for_a_while_and_not_for_eve
             world.see(at_zero(port=PORT, status=AVAILABLE, replicas=1, version=11) if is_scaled else unscaled(1, 11))
             world.came = began + comes_for
             await world.settled()
-            async with asyncio.timeout(PATIENCE):
-                while is_answered():  # noqa: ASYNC110 - it is told after a time
-                    await asyncio.sleep(0.01)
+            await until(lambda: not is_answered())
             return loop.time() - began
 
     assert await seconds(0.6) >= 0.9
@@ -164,9 +158,7 @@ async def test_what_is_held_while_autoscaling_is_removed_goes_to_the_replica_tha
         await asyncio.sleep(0.3)
         assert world.told[CHAT].is_routed
         world.waiting = 0
-        async with asyncio.timeout(PATIENCE):
-            while CHAT in world.told:  # noqa: ASYNC110 - it is told after a time
-                await asyncio.sleep(0.001)
+        await until(lambda: CHAT not in world.told)
         assert asyncio.get_running_loop().time() - began >= 0.2
         with pytest.raises(Unknown, match=r"no spec\.scaling\.autoscaling"):
             world.services.get(CHAT)

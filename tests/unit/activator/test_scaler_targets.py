@@ -20,7 +20,7 @@ from llmservice_activator.services import Services, Unknown, service_of
 from llmservice_activator.targets import TargetUpdater
 from llmservice_api.constants import LLMSERVICE
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.scaler_world import pod, service
 from tests.unit.scaler_zero_world import CHAT, NOON, at_zero
@@ -277,9 +277,7 @@ async def test_a_port_that_cannot_be_opened_is_said_and_tried_again(monkeypatch:
     async with world.running(at_zero(port=PORT)):
         assert world.problem() == "port 12000 cannot be opened: address in use; free it in the activators' pods"
         world.taken.clear()
-        async with asyncio.timeout(PATIENCE):
-            while CHAT not in world.told:  # noqa: ASYNC110 - it is told after a time
-                await asyncio.sleep(0.001)
+        await until(lambda: CHAT in world.told)
         assert world.problem() == ""
 
 
@@ -310,9 +308,7 @@ async def test_what_cannot_be_told_of_one_service_is_told_of_the_next(
         assert set(world.told) == {Key("ns", "other")}
         assert world.problem() == "internal error; see the activator's log"
         fails.clear()
-        async with asyncio.timeout(PATIENCE):
-            while world.problem():  # noqa: ASYNC110 - it is told after a time
-                await asyncio.sleep(0.001)
+        await until(lambda: not world.problem())
         assert CHAT in world.told
 
 
@@ -358,9 +354,7 @@ async def test_while_no_replica_serves_keys_are_read_again_each_minute(monkeypat
         assert reads("get Secret") == 1, "within the minute it is read once"
         world.api.put(secret(b"three"))
         world.time += 60
-        async with asyncio.timeout(PATIENCE):
-            while world.told[CHAT].keys != frozenset({"three"}):  # noqa: ASYNC110 - it is told after a time
-                await asyncio.sleep(0.001)
+        await until(lambda: world.told[CHAT].keys == frozenset({"three"}))
         world.see(pod("a"))
         world.time += 600
         await asyncio.sleep(0.02)

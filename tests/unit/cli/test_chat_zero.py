@@ -16,12 +16,13 @@ from llmservice_cli.chat import session
 from llmservice_cli.errors import CliError
 from llmservice_cli.load.server import url_inside
 
+from tests.support.patience import until
 from tests.unit.api_server import ApiServer
 from tests.unit.cli.chat_world import WHOLE, Model, api, forwarding, model
 from tests.unit.cli.test_status import condition, pod, service
 from tests.unit.cli.test_status_held import SYSTEM, add
 from tests.unit.cli_world import PODS, SERVICES, Command
-from tests.unit.holding_world import World, target, until, world
+from tests.unit.holding_world import World, target, world
 
 __all__ = ["api", "model"]
 

@@ -22,8 +22,9 @@ from llmservice_runtime import shared_counters
 from llmservice_runtime.contract import Phase, State
 from llmservice_runtime.supervisor import fetch_phase, metrics
 
-from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
+from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import until
 
 MODEL = "hub/models--org--tiny"
 HOUR = 3600

@@ -13,9 +13,10 @@ from llmservice_runtime.contract import FailureReason as R
 from llmservice_runtime.contract import Transfer, TransferStep
 from llmservice_runtime.supervisor.fetch_phase import read_document
 
-from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes, until
+from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes
 from tests.support.http_servers import loopback_tls
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import until
 
 MB = 1_000_000
 

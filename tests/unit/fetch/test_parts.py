@@ -16,9 +16,10 @@ from llmservice_fetch import http, transfer
 from llmservice_fetch.failed import FetchFailed, HTTPStatusError
 from llmservice_fetch.transfer import Partial
 
-from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes, until
+from tests.support.fetching import Fetcher, end_of, model_files, partial_bytes
 from tests.support.http_servers import threaded
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import until
 
 MB = 1_000_000
 PART = 100_000

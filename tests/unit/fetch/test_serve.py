@@ -22,8 +22,7 @@ from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.fetch_protocol import MAX_REQUEST, Request, read_document, read_ended
 from llmservice_runtime.supervisor.processes import Ended, Reaper
 
-from tests.support.fetching import until
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 
 MODEL = "model=hf://org/tiny"
 TALKS = ("sh", "-c", 'printf "%s\\n" "$@"; echo more >&2; exit 3', "fetch")

@@ -14,11 +14,11 @@ import pytest
 from llmservice_fetch.failed import Unreachable
 from llmservice_fetch.hub import XetStore
 
-from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes, until
+from tests.support.fetching import TOKEN, Fetcher, end_of, model_files, partial_bytes
 from tests.support.forward_proxy import forward_proxy
 from tests.support.http_servers import loopback_tls
 from tests.support.hub import Hub, Repo, serving
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 
 MB = 1_000_000
 # In a process of its own, so that its session does not write into this one's folders.

@@ -20,7 +20,7 @@ from llmservice_operator.service.watch import (
     EventHandler,
 )
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.unit.api_server import ApiServer, Connection
 from tests.unit.api_server import llmservice as service
 
@@ -169,14 +169,6 @@ async def test_a_right_that_is_missing_is_named_and_nothing_starts() -> None:
     assert made.sync.problems() == ["missing right: list llmservices.llmservice.dev"]
     assert not made.resync.listed.is_set()
     assert not made.sync.listable.is_set()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.001)
 
 
 async def test_it_lists_after_kopf_did_after_its_watch_ended_and_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:

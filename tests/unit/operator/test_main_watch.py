@@ -129,22 +129,23 @@ async def test_a_lost_place_in_the_stream_is_kopfs_to_mend_and_a_list_finds_what
         assert seen.spawned == 1
 
 
+# A single answer is to a watch, which is kopf's: a list beside it, which may be due at this moment, would take it.
 UNEXPECTED = [
-    pytest.param([410], None, id="the place is lost, as the answer"),
-    pytest.param([422], None, id="a refusal"),
-    pytest.param([404], None, id="the CRD is gone for a moment"),
-    pytest.param([403, 500] * 3, None, id="forbidden, or etcd is away, for a while"),
-    pytest.param([], b"<html>sign in</html>\n", id="a page of a proxy"),
-    pytest.param([], b'{"type": "ERROR", "object": {"code": 500}}\n', id="an error in the stream"),
-    pytest.param([], b'{"type": "ADDED"}\n', id="an event without an object"),
+    pytest.param({"watch llmservices": [410]}, None, id="the place is lost, as the answer"),
+    pytest.param({"watch llmservices": [422]}, None, id="a refusal"),
+    pytest.param({"watch llmservices": [404]}, None, id="the CRD is gone for a moment"),
+    pytest.param({"llmservices": [403, 500] * 3}, None, id="forbidden, or etcd is away, for a while"),
+    pytest.param({}, b"<html>sign in</html>\n", id="a page of a proxy"),
+    pytest.param({}, b'{"type": "ERROR", "object": {"code": 500}}\n', id="an error in the stream"),
+    pytest.param({}, b'{"type": "ADDED"}\n', id="an event without an object"),
 ]
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")  # kopf's own session
-@pytest.mark.parametrize(("codes", "line"), UNEXPECTED)
+@pytest.mark.parametrize(("refused", "line"), UNEXPECTED)
 async def test_an_answer_that_ends_kopf_does_not_end_the_watch(
     api: ApiServer,
-    codes: list[int],
+    refused: dict[str, list[int]],
     line: bytes | None,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -165,8 +166,7 @@ async def test_an_answer_that_ends_kopf_does_not_end_the_watch(
         if line is not None:
             for each in (line, None):
                 api.streams[LLMSERVICE].put_nowait(each)
-        # A single answer is kopf's: the lists beside it, which may be due at this moment, would take it.
-        api.refused["llmservices" if len(codes) > 1 else "watch llmservices"] = codes
+        api.refused |= refused
         await seen.until(lambda: seen.spawned > 1 and not seen.sync.problems()[1:])
         assert set(seen.keys) == {Key("ns", "one"), Key("ns", "two")}
         assert seen.cache.get(LLMSERVICE.kind, "ns", "one") is None, "it vanished in the gap"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fetching import TOKEN, end_of, model_files, partial_bytes, until
+from tests.support.fetching import TOKEN, end_of, model_files, partial_bytes
 from tests.support.hub import Hub, Repo, serving
+from tests.support.patience import until
 
 # In a process of its own: the client reads its endpoint while it is imported.
 DOWNLOAD = """

@@ -13,8 +13,7 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor.client import http_request
 from llmservice_runtime.supervisor.vllm_process import Flags, environment, read_flags
 
-from tests.support.fetching import until
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.unit.runtime.runtime_harness import Server, children, supervised
 
 

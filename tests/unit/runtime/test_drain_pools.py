@@ -21,8 +21,7 @@ from llmservice_runtime.options import ServeOptions
 from llmservice_runtime.supervisor import drain
 from llmservice_runtime.supervisor.vllm_process import Flags, environment
 
-from tests.support.fetching import until
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.stand_in.fates import HELD
 from tests.unit.runtime.runtime_harness import NEVER, QUICK, Server, supervised
 

@@ -17,9 +17,9 @@ from llmservice_runtime.supervisor.fetch_phase import FetchContainer
 from llmservice_runtime.supervisor.metrics import METRICS
 from llmservice_runtime.supervisor.processes import Ended
 
-from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes, until
+from tests.support.fetching import TOKEN, Fetcher, model_files, partial_bytes
 from tests.support.hub import Hub, Repo, serving
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.stand_in.behaviour import Behaviour
 from tests.unit.runtime.runtime_harness import Server, supervised
 

@@ -25,7 +25,7 @@ from llmservice_runtime.group.course import Limits
 from llmservice_runtime.group.members import Group, Leader, Member, Own, Timing, Worker, member
 from llmservice_runtime.group.protocol import HELLO_BYTES, LINE_BYTES, Channel, Order, Report, Step, bounded
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.ports import free_port
 
 QUICK = Timing(beat=0.05, pause=0.01, look=0.02, prove=PATIENCE, connect=PATIENCE, again=0.02)
@@ -79,12 +79,6 @@ async def all_run(made: list[Member]) -> int:
 
 async def within(work: asyncio.Future[Any]) -> Any:
     return await asyncio.wait_for(work, PATIENCE)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - as a supervisor looks at it
-            await asyncio.sleep(0.01)
 
 
 async def ready(leader: Member) -> None:

@@ -9,15 +9,15 @@ import ssl
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from localcluster import pki
 from localcluster.paths import ClusterPaths
@@ -33,11 +33,53 @@ async def application(
     """The URL of a server that answers every request with this."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    server = TestServer(app)
-    await server.start_server(ssl=tls, shutdown_timeout=shutdown_timeout)
-    async with server:
-        yield str(server.make_url("")).rstrip("/")
+    async with serving(app, tls=tls, shutdown_timeout=shutdown_timeout) as runner:
+        scheme = "http" if tls is None else "https"
+        yield f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"
+
+
+@asynccontextmanager
+async def serving(
+    app: web.Application, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[web.AppRunner]:
+    """A server of this application; its connections have ended afterwards. `options`: aiohttp's."""
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, **options)
+    await runner.setup()
+    await web.TCPSite(runner, host, port, ssl_context=tls).start()
+    try:
+        yield runner
+    finally:
         await accepted()
+        assert runner.server is not None
+        for connection in runner.server.connections:
+            # One that is closed stays open until the other side has said that it ends it, perhaps beyond this loop.
+            if tls is not None and connection.transport is not None:
+                connection.transport.abort()
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def streams(
+    handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """The port of a server on loopback that handles connections so, and closes them; all have ended afterwards."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def handled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handle(reader, writer)
+        finally:
+            writer.close()
+            with suppress(OSError):  # of a client that read no further
+                await writer.wait_closed()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.create_task(handled(reader, writer)))
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        await accepted()
+        await asyncio.gather(*tasks)
 
 
 async def accepted() -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from kubeloop.resources import Key
 from llmservice_runtime.contract import HTTP_PORT
 
-from tests.support.http_servers import accepted
+from tests.support.http_servers import serving
 from tests.unit.scaler_world import World, service
 
 Json = dict[str, Any]
@@ -80,14 +80,8 @@ async def server() -> AsyncIterator[Server]:
     made = Server(f"127.{1 + number // 65536 % 250}.{number // 256 % 256}.{1 + number % 250}")
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", made.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, made.address, HTTP_PORT).start()
-    try:
+    async with serving(app, made.address, HTTP_PORT, shutdown_timeout=0.1):
         yield made
-    finally:
-        await accepted()
-        await runner.cleanup()
 
 
 @dataclass

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from tests.support.http_servers import accepted
+from tests.support import http_servers
 
 Handler = Callable[[web.Request, dict[str, Any]], Any]
 END = "[DONE]"
@@ -130,7 +129,6 @@ async def serving(fake: FakeVllm) -> AsyncIterator[FakeVllm]:
     app.router.add_get("/version", fake.version)
     app.router.add_post("/v1/completions", fake.complete)
     app.router.add_post("/v1/chat/completions", fake.complete)
-    async with TestServer(app) as server:
-        fake.url = str(server.make_url("")).rstrip("/")
+    async with http_servers.serving(app) as runner:
+        fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         yield fake
-        await accepted()

@@ -27,7 +27,7 @@ from llmservice_cli.options import Scope
 from llmservice_cli.streams import LARGEST_PART, StreamTransport
 
 from tests.support.forward_proxy import forward_proxy
-from tests.support.http_servers import Answer, application, loopback_tls, threaded
+from tests.support.http_servers import Answer, application, loopback_tls, streams, threaded
 from tests.unit.api_server import ApiServer, over_http, reply
 
 
@@ -266,11 +266,9 @@ async def test_what_is_no_answer_is_one_error(raw: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(raw)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with streams(serve) as port:
+        address = f"http://127.0.0.1:{port}"
         async with StreamTransport(Credentials(address, "team", Token.fixed(None))) as transport:
             with pytest.raises(errors.Unreachable, match="get /api/v1/namespaces/team/pods/p"):
                 await Api(transport).get(POD, "team", "p")
@@ -283,11 +281,9 @@ async def test_an_answer_of_any_length_without_a_length_ends_with_its_connection
         await writer.drain()
         await asyncio.sleep(0.01)
         writer.write(b"1}")
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with streams(serve) as port:
+        address = f"http://127.0.0.1:{port}"
         async with StreamTransport(Credentials(address, "team", Token.fixed(None))) as transport:
             for _ in range(2):
                 assert await Api(transport).get(POD, "team", "p") == {"a": 1}
@@ -297,11 +293,9 @@ async def test_a_connection_that_the_server_ended_unsaid_is_not_used_again() -> 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with streams(serve) as port:
+        address = f"http://127.0.0.1:{port}"
         async with StreamTransport(Credentials(address, "team", Token.fixed(None))) as transport:
             for _ in range(3):
                 assert await Api(transport).get(POD, "team", "p") == {}
@@ -396,11 +390,8 @@ async def test_a_proxy_that_refuses_is_named_with_its_answer() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
-        writer.close()
 
-    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with streams(refuse) as port:
         credentials = Credentials("https://api.invalid", "team", Token.fixed(None), proxy=f"http://127.0.0.1:{port}")
         async with StreamTransport(credentials) as transport:
             with pytest.raises(errors.Unreachable, match=rf"127.0.0.1:{port}: .*CONNECT api.invalid:443 with 403"):

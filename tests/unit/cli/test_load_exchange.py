@@ -7,7 +7,7 @@ import gzip
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 
 import httpx
@@ -18,7 +18,7 @@ from llmservice_cli.load import client
 from llmservice_cli.load.answer import Loss
 from llmservice_cli.load.client import Exchange, Pace, Request
 
-from tests.support.http_servers import application
+from tests.support.http_servers import application, streams
 from tests.unit.cli.fake_vllm import END, piece, usage
 from tests.unit.hostile import LEAVES, seeds
 
@@ -157,17 +157,13 @@ async def raw(data: bytes, end: bytes) -> AsyncIterator[str]:
     """A server that reads a request, sends these bytes and hangs up."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with suppress(OSError, asyncio.IncompleteReadError):  # the client has hung up
             await reader.readuntil(end)
             writer.write(data)
             await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):
-            pass  # the client has hung up
-        finally:
-            writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with streams(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @given(seeds)

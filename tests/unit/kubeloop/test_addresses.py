@@ -27,7 +27,7 @@ from llmservice_cli.options import Scope
 
 from localcluster import pki
 from localcluster.paths import ClusterPaths
-from tests.support.http_servers import accepted
+from tests.support import http_servers
 from tests.support.kubeconfig import kubeconfig
 
 PATH = POD.path("default", "p")
@@ -82,15 +82,8 @@ async def serving(tls: ssl.SSLContext | None, host: str) -> AsyncIterator[tuple[
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, host, 0, ssl_context=tls)
-    await site.start()
-    try:
+    async with http_servers.serving(app, host, tls=tls, shutdown_timeout=0) as runner:
         yield f"http{'s' if tls else ''}://{host}:{runner.addresses[0][1]}", asked
-    finally:
-        await accepted()
-        await runner.cleanup()
 
 
 def kubeconfig_of(folder: Path, **cluster: Any) -> str:

@@ -9,14 +9,12 @@ import json
 import re
 import tracemalloc
 import unicodedata
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as some
 from kubeloop.resources import Key
@@ -51,52 +49,32 @@ from llmservice_runtime.contract import (
 from llmservice_runtime.supervisor import state_server
 from llmservice_runtime.supervisor.metrics import CONTENT_TYPE, Snapshot, exposition
 
-from tests.support.http_servers import accepted
+from tests.support.http_servers import serving, streams
 from tests.support.ports import free_port
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 STATE = State(Phase.SERVING, started=True, ready=True, measured=Measured(kv_cache_tokens=7))
 
 
-@asynccontextmanager
-async def answering(handle: Handler) -> AsyncIterator[int]:
-    """The port of a server, whose connections have all ended afterwards."""
-    tasks: list[asyncio.Task[None]] = []
-
-    async def handled(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await handle(reader, writer)
-
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(asyncio.create_task(handled(reader, writer)))
-
-    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
-        await asyncio.gather(*tasks)
-
-
 def saying(head: str, body: bytes = b"") -> Handler:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(head.encode() + b"\r\n\r\n" + body)
-        writer.close()
 
     return handle
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
-    writer.close()
 
 
 async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Begins to answer and never ends; the reader must have had enough before its time is over."""
     writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-    try:
+    with contextlib.suppress(ConnectionError):
         while True:
             writer.write(b" " * 65536)
             await writer.drain()
-    except ConnectionError:
-        writer.close()
 
 
 async def trickling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,7 +86,6 @@ async def trickling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await reader.read()
-    writer.close()
 
 
 BOMB = gzip.compress(bytes(100_000_000))
@@ -174,7 +151,7 @@ STATE_ANSWERS: dict[str, tuple[Handler, str]] = {
 async def test_the_cause_why_there_is_no_state(case: str) -> None:
     handle, cause = STATE_ANSWERS[case]
     timeout = 0.2 if cause == "does not answer" else 5.0
-    async with answering(handle) as port, StateReader(port=port, timeout=timeout) as reader:
+    async with streams(handle) as port, StateReader(port=port, timeout=timeout) as reader:
         with pytest.raises(Unreadable, match=cause):
             await reader.read("127.0.0.1")
 
@@ -182,7 +159,7 @@ async def test_the_cause_why_there_is_no_state(case: str) -> None:
 async def test_compressed_answers_are_not_decompressed() -> None:
     """A bomb that fits the limit on the wire."""
     head = f"{GZIP}\r\nContent-Length: {len(SMALL_BOMB)}"
-    async with answering(saying(head, SMALL_BOMB)) as port, StateReader(port=port) as reader:
+    async with streams(saying(head, SMALL_BOMB)) as port, StateReader(port=port) as reader:
         tracemalloc.start()
         try:
             with pytest.raises(Unreadable) as refused:
@@ -198,11 +175,10 @@ async def test_a_redirect_is_not_followed() -> None:
 
     async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(True)
-        writer.close()
 
-    async with answering(elsewhere) as other:
+    async with streams(elsewhere) as other:
         head = f"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{other}/state\r\nContent-Length: 0"
-        async with answering(saying(head)) as port, StateReader(port=port) as reader:
+        async with streams(saying(head)) as port, StateReader(port=port) as reader:
             with pytest.raises(Unreadable):
                 await reader.read("127.0.0.1")
     assert asked == []
@@ -368,10 +344,8 @@ async def read(body: str, status: int = 200, key: Key = KEY, uid: str = "u-1", a
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
-    async with TestServer(app) as server, ActivatorReader(port=server.port or 0) as reader:
-        report = await reader.read("127.0.0.1", key, uid, 20_000)
-        await accepted()
-    return report
+    async with serving(app) as runner, ActivatorReader(port=runner.addresses[0][1]) as reader:
+        return await reader.read("127.0.0.1", key, uid, 20_000)
 
 
 REPORTS: dict[str, tuple[dict[str, Any], HoldingReport]] = {

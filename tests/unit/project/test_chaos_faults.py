@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tests.chaos.faults import Asked, Fault, Kind, Weather, chance_of, expired_event, status
 from tests.chaos.proxy import RUNNING_WATCH, FaultyWay
-from tests.support.http_servers import accepted
+from tests.support.http_servers import serving
 from tests.support.patience import PATIENCE
 
 
@@ -103,15 +103,8 @@ async def an_api_server(request: web.Request) -> web.StreamResponse:
 @asynccontextmanager
 async def served(handler: object, app: web.Application) -> AsyncIterator[str]:
     app.router.add_route("*", "/{path:.*}", handler)  # type: ignore[arg-type]
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield site.name
-    finally:
-        await accepted()
-        await runner.cleanup()
+    async with serving(app, shutdown_timeout=0.1) as runner:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
 
 
 @asynccontextmanager

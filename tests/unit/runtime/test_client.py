@@ -11,6 +11,7 @@ import pytest
 from llmservice_runtime.supervisor.client import SmokeFailed, first_request
 from llmservice_runtime.supervisor.vllm_process import Flags
 
+from tests.support.http_servers import streams
 from tests.support.patience import PATIENCE
 
 NOT_FOUND = (404, '{"detail":"Not Found"}')
@@ -27,11 +28,9 @@ async def serving(answers: dict[str, tuple[int, str]]) -> AsyncIterator[tuple[in
         requests.append(head + (await reader.readexactly(length)).decode())
         status, body = answers.get(head.split(" ")[1], NOT_FOUND)
         writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1], requests
+    async with streams(handle) as port:
+        yield port, requests
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings", "/pooling", "/classify"])

@@ -406,8 +406,9 @@ async def test_a_worker_that_dies_under_a_stream_costs_that_stream_and_nothing_a
         await found.ready()
         stream = await found.leader.stream()
         os.kill(found.worker.engine(), signal.SIGKILL)
+        # It ends early: with a broken connection, an error, or the reason "abort", by who notices the death first.
         with contextlib.suppress(OSError):
-            assert "[DONE]" not in (await stream).body or '"error"' in (await stream).body
+            assert '"finish_reason":"length"' not in (await stream).body
         await found.leader.logged("incarnation 1 of the group failed: rank 1 (pod-1): ")
         await found.leader.logged("; requests in flight: 1\n")
         await found.past_back_off()

@@ -14,6 +14,7 @@ from llmservice_runtime.contract import Failure, FailureReason, Measured, Phase,
 from llmservice_runtime.supervisor.client import http_request
 from llmservice_runtime.supervisor.state_server import Reply, serve
 
+from tests.support.http_servers import streams
 from tests.support.patience import PATIENCE
 from tests.support.ports import free_port
 
@@ -121,11 +122,8 @@ async def test_reads(reply: bytes, body: str | None) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(reply)
-        writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with streams(handle) as port:
         if body is None:
             with pytest.raises(OSError):
                 await http_request(port, "/", timeout=PATIENCE)
@@ -136,9 +134,7 @@ async def test_reads(reply: bytes, body: str | None) -> None:
 async def test_a_silent_server_is_no_answer() -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    async with server:
+    async with streams(handle) as port:
         with pytest.raises(OSError, match="no answer to GET /"):
-            await http_request(server.sockets[0].getsockname()[1], "/", timeout=0.1)
+            await http_request(port, "/", timeout=0.1)

@@ -57,6 +57,7 @@ SUMMARIES: Mapping[str, Mapping[str, str]] = {
         "update": "roll out what waits for a service's next rollout",
     },
     "measure": {
+        "advise": "whether routing requests by their prefix would pay, from what the replicas cached",
         "bench": "measure a server: three disciplines, sweeps of the load, goodput; compare results",
         "probe": "send constant load and account for every lost request, for example during a rollout",
     },

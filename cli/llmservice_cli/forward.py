@@ -65,6 +65,9 @@ class Forward:
     error: KubeError | None = None
     failed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with each `error`."""
+    most: int | None = None
+    """Bytes that are taken from the pod, over all connections; None: any number."""
+    _taken: int = 0
     _connections: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,6 +132,9 @@ class Forward:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 raise Unreachable(f"the port-forward to pod {self.to.pod} is none: it sends {message.type.name}")
             if data := channels.take(message.data):
+                self._taken += len(data)
+                if self.most is not None and self._taken > self.most:
+                    raise Unreachable(f"pod {self.to.pod}, port {self.to.port}: more than {self.most >> 20} MiB")
                 writer.write(data)
                 await writer.drain()
             if channels.error:
@@ -173,15 +179,10 @@ def refusal(status: int, to: PodPort) -> KubeError:
 
 
 @asynccontextmanager
-async def forwarded(
-    connection: Connection,
-    to: PodPort,
-    *,
-    timeout: httpx.Timeout,
-    headers: Mapping[str, str] | None = None,
-    limits: httpx.Limits = ONE_AT_A_TIME,
-) -> AsyncIterator[tuple[httpx.AsyncClient, Forward]]:
-    """A client whose connections lead to the pod's port. Where a request of it fails, `Forward.error` may say why."""
+async def at_socket(
+    connection: Connection, to: PodPort, *, most: int | None = None
+) -> AsyncIterator[tuple[Path, Forward]]:
+    """A Unix socket whose connections lead to the pod's port, from which at most so many bytes are taken."""
     credentials = connection.credentials
     context = credentials.ssl_context()
     session = aiohttp.ClientSession(
@@ -190,7 +191,7 @@ async def forwarded(
         proxy=credentials.proxy,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=OPEN_SECONDS),
     )
-    forward = Forward(credentials, to, session)
+    forward = Forward(credentials, to, session, most=most)
     with ExitStack() as stack:
         async with session:
             try:
@@ -201,16 +202,30 @@ async def forwarded(
                     f"no Unix socket for the port-forward can be made: {error}",
                     "set TMPDIR to a folder with a short path in which you may write",
                 ) from error
-            transport = httpx.AsyncHTTPTransport(uds=str(path), limits=limits)
-            base = f"http://{to.pod}.{to.namespace}:{to.port}"
             try:
-                async with httpx.AsyncClient(
-                    transport=transport, base_url=base, timeout=timeout, headers=headers, trust_env=False
-                ) as http:
-                    yield http, forward
+                yield path, forward
             finally:
                 server.close()
                 await forward.close()
+
+
+@asynccontextmanager
+async def forwarded(
+    connection: Connection,
+    to: PodPort,
+    *,
+    timeout: httpx.Timeout,
+    headers: Mapping[str, str] | None = None,
+    limits: httpx.Limits = ONE_AT_A_TIME,
+) -> AsyncIterator[tuple[httpx.AsyncClient, Forward]]:
+    """A client whose connections lead to the pod's port. Where a request of it fails, `Forward.error` may say why."""
+    async with at_socket(connection, to) as (path, forward):
+        transport = httpx.AsyncHTTPTransport(uds=str(path), limits=limits)
+        base = f"http://{to.pod}.{to.namespace}:{to.port}"
+        async with httpx.AsyncClient(
+            transport=transport, base_url=base, timeout=timeout, headers=headers, trust_env=False
+        ) as http:
+            yield http, forward
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

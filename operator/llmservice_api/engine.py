@@ -24,6 +24,7 @@ MAX_TOKENS = 134_217_728
 """Above any model's context; small enough that sums do not overflow."""
 
 MAX_NODES = 64
+DEFAULT_REPLAY_PORT = 5558
 USUAL_ACCELERATORS = 8
 """Of one node, as machines for large models are sold."""
 
@@ -223,6 +224,35 @@ class Parallelism(ApiModel):
         return self.accelerators // self.node_count
 
 
+class KVEvents(ApiModel):
+    """Which blocks of the KV cache vLLM stores and removes, for `llmservice advise routing` and for routers. They hold
+    the tokens of prompts, and vLLM asks nobody who reads them."""
+
+    enabled: bool = knob(
+        False,
+        description="Keep the latest events (--kv-events-config), and hash blocks alike on all replicas "
+        "(PYTHONHASHSEED, sha256_cbor). Default: false.",
+        examples=[True],
+        flag="--kv-events-config.enable_kv_cache_events",
+        vllm_default=False,
+    )
+    replay_port: int = knob(
+        DEFAULT_REPLAY_PORT,
+        description="Port at which the latest events are asked for; open to the pod itself (kubectl port-forward), and "
+        "with port to everybody who reaches the pod. Default: 5558. With dataParallelSize also the ports after it.",
+        examples=[5558],
+        bounds=(1024, 65_000),
+        flag="--kv-events-config.replay_endpoint",
+    )
+    port: int | None = knob(
+        description="Port at which events are published as they happen, for a router. Only pods that may read prompts "
+        "should reach it and replayPort: see docs/serving/kv-events.md. Default: nothing is published.",
+        examples=[5557],
+        bounds=(1024, 65_000),
+        flag="--kv-events-config.endpoint",
+    )
+
+
 class Batching(ApiModel):
     """Continuous batching and PagedAttention: how many requests share a step, and how long they may be."""
 
@@ -321,6 +351,10 @@ class Batching(ApiModel):
         examples=["lmcache"],
         flag="--kv-offloading-backend",
         effective=lambda batching: batching.kv_offloading_size and "native",
+    )
+    kv_events: KVEvents | None = knob(
+        description="Events of which blocks the KV cache holds. Default: none.",
+        examples=[{"enabled": True}],
     )
 
 

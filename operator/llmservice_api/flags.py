@@ -74,7 +74,12 @@ _NEVER_RENDERED: Mapping[str, str] = MappingProxyType(
         "--spec-tokens": "spec.speculativeDecoding",
     }
 )
-_FIELDS = {**{flag.name: flag.field for flag in FLAGS}, **_NEVER_RENDERED}
+# Flags with a field that extraArgs may set all the same, while the field is absent: they could before there was one.
+_OLDER = ("--kv-events-config",)
+_FIELDS = {
+    **{flag.name: flag.field for flag in FLAGS if flag.name.partition(".")[0] not in _OLDER},
+    **_NEVER_RENDERED,
+}
 
 TYPED: Mapping[str, str] = MappingProxyType({flag: field for flag, field in _FIELDS.items() if "." not in flag})
 """Flags with a field of their own, and the field."""

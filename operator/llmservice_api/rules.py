@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from llmservice_runtime.contract import DATA_PARALLEL_PORT, GROUP_PORT, HTTP_PORT, MASTER_PORT, STATE_PORT
 from llmservice_vllm import quantization
 from pydantic.alias_generators import to_camel
 
 from llmservice_api.base import Rule, cel_list, cel_string
+from llmservice_api.engine import DEFAULT_REPLAY_PORT
 from llmservice_api.flags import ARGUMENTS, argument_rules, none_of
 from llmservice_api.holding import MOST_HELD_BYTES
 from llmservice_api.matrix import methods, techniques
@@ -107,11 +109,43 @@ def _size(kind: str) -> str:
     return f"(has(self.parallelism) && has({field}) ? {field} : 1)"
 
 
+_EVENTS = "self.batching.kvEvents"
+_OWN_PORTS = (HTTP_PORT, STATE_PORT, GROUP_PORT, MASTER_PORT, DATA_PARALLEL_PORT)
+_REPLAY_PORT = f"(has({_EVENTS}.replayPort) ? {_EVENTS}.replayPort : {DEFAULT_REPLAY_PORT})"
 _CLAIM = "self.accelerator.claim"
 _TOPOLOGY = "self.parallelism.topologyKey"
 _AFFINITY = "self.podTemplate.spec.affinity"
 SPEC = (
     _claim_of_a_group("model.cache"),
+    Rule(
+        f"!has(self.batching) || !has({_EVENTS}) || !has({_EVENTS}.port) || "
+        f"{_EVENTS}.port >= {_REPLAY_PORT} + {_size('data')} || {_REPLAY_PORT} >= {_EVENTS}.port + {_size('data')}",
+        "port and replayPort are as many ports in a row as dataParallelSize has engines: choose two further apart",
+        ".batching.kvEvents.port",
+    ),
+    *(
+        Rule(
+            f"!has(self.batching) || !has({_EVENTS}) || !has({_EVENTS}.{field}) || "
+            f"{list(_OWN_PORTS)}.all(own, own < {_EVENTS}.{field} || own >= {_EVENTS}.{field} + {_size('data')})",
+            f"the server has {', '.join(map(str, _OWN_PORTS))} for itself, and each engine of dataParallelSize needs a "
+            "port, one after the other: choose others",
+            f".batching.kvEvents.{field}",
+        )
+        for field in ("port", "replayPort")
+    ),
+    Rule(
+        f"!has(self.batching) || !has({_EVENTS}) || !has({_EVENTS}.enabled) || !{_EVENTS}.enabled || "
+        "!has(self.parallelism) || !has(self.parallelism.network) || !has(self.parallelism.network.hostNetwork) || "
+        "!self.parallelism.network.hostNetwork",
+        "events hold the tokens of prompts, and with hostNetwork whoever is on the node can read them: remove one of "
+        "the two",
+        ".batching.kvEvents",
+    ),
+    Rule(
+        f"!has(self.batching) || !has({_EVENTS}) || {_none_given('--kv-events-config')}",
+        "spec.batching.kvEvents and --kv-events-config in spec.runtime.extraArgs are the same: remove one of the two",
+        ".batching.kvEvents",
+    ),
     Rule(
         f"!has(self.parallelism) || !has({_TOPOLOGY}) || !has(self.podTemplate) || !has(self.podTemplate.spec) || "
         f"!has({_AFFINITY}) || !has({_AFFINITY}.podAffinity) || "
@@ -430,6 +464,26 @@ BATCHING = (
         "nothing is offloaded: set kvOffloadingSize, or remove kvOffloadingBackend",
         ".kvOffloadingBackend",
     ),
+    Rule(
+        "!has(self.kvEvents) || !has(self.kvEvents.enabled) || !self.kvEvents.enabled || !has(self.prefixCaching) || "
+        "self.prefixCaching",
+        "no prefix is cached, and events would be of nothing: remove kvEvents, or prefixCaching: false",
+        ".kvEvents",
+    ),
+    Rule(
+        "!has(self.kvEvents) || !has(self.kvEvents.enabled) || !self.kvEvents.enabled || "
+        "!has(self.prefixCachingHashAlgo) || !self.prefixCachingHashAlgo.startsWith('xxhash')",
+        "events need the same hashes on every replica, for which a client could then make prompts collide: use "
+        "sha256_cbor, or remove kvEvents",
+        ".prefixCachingHashAlgo",
+    ),
+)
+KV_EVENTS = (
+    Rule(
+        "!has(self.port) || (has(self.enabled) && self.enabled)",
+        "nothing is published without events: set enabled, or remove port",
+        ".port",
+    ),
 )
 
 ACCELERATOR = (
@@ -563,6 +617,7 @@ ENGINE_RULES: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
         "spec.parallelism": PARALLELISM,
         "spec.parallelism.network": NETWORK,
         "spec.batching": BATCHING,
+        "spec.batching.kvEvents": KV_EVENTS,
         "spec.compilation": COMPILATION,
         "spec.contextExtension": CONTEXT_EXTENSION,
         "spec.speculativeDecoding": SPECULATION,

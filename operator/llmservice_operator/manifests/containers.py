@@ -200,6 +200,9 @@ def _engine(llm: LLMService, settings: Settings) -> dict[str, str]:
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if llm.spec.runtime.sleep_mode:
         variables["VLLM_SERVER_DEV_MODE"] = "1"
+    if (events := llm.spec.batching.kv_events) is not None and events.enabled:
+        # Of which earlier versions of vLLM make the hash before the first block: by chance without it.
+        variables["PYTHONHASHSEED"] = str(int(hashlib.sha256(llm.uid.encode()).hexdigest()[:8], 16))
     if llm.spec.parallelism.node_count > 1:
         # vLLM's own limit is 300 s, for which a stream would hang after the network was cut.
         variables["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] = str(llm.spec.parallelism.step_timeout_seconds or STEP_SECONDS)

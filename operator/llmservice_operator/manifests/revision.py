@@ -189,6 +189,10 @@ def revision_key(spec: LLMServiceSpec) -> str:
     fields = spec.model_dump(mode="json", include=_RESTARTING, exclude_defaults=True)
     if spec.accelerator.type != "cpu":
         fields.get("accelerator", {}).pop("memory", None)
+    if (events := spec.batching.kv_events) is not None and not events.enabled:
+        fields.get("batching", {}).pop("kv_events", None)
+        if not fields.get("batching", True):
+            del fields["batching"]
     cache = spec.model.cache
     fields["cache"] = cache.claim_name or (cache.size is not None)
     fields["start_cache"] = spec.start_cache is not None

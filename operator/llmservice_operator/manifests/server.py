@@ -108,7 +108,21 @@ def _computed(llm: LLMService, chosen: RevisionChoices) -> dict[str, Any]:
         "--enable-lora": spec.is_lora_on or None,
         "--override-generation-config": _generation_defaults(spec),
         "--allowed-media-domains": _media_domains(spec),
+        **_kv_events(spec),
     }
+
+
+def _kv_events(spec: LLMServiceSpec) -> Mapping[str, object]:
+    """Without a port vLLM, which has to publish somewhere, does so to itself (zmq's inproc), and the latest events are
+    asked for on the pod's loopback."""
+    events = spec.batching.kv_events
+    flag, names = "--kv-events-config", ("enable_kv_cache_events", "endpoint", "replay_endpoint")
+    if events is None or not events.enabled:
+        return dict.fromkeys(f"{flag}.{name}" for name in names)
+    where = ("inproc://kv-events", "127.0.0.1") if events.port is None else (f"tcp://*:{events.port}", "*")
+    values = (True, where[0], f"tcp://{where[1]}:{events.replay_port}")
+    given = dict(zip((f"{flag}.{name}" for name in names), values, strict=True))
+    return given | {"--prefix-caching-hash-algo": spec.batching.prefix_caching_hash_algo or "sha256_cbor"}
 
 
 def max_model_len(llm: LLMService, chosen: RevisionChoices) -> int | Literal["auto"] | None:

@@ -246,6 +246,12 @@ def test_the_cpu_engine_gets_its_variables() -> None:
     assert given["VLLM_CPU_KVCACHE_SPACE"] == "9"
 
 
+def test_blocks_have_the_same_hash_on_every_replica_where_events_name_them() -> None:
+    assert "PYTHONHASHSEED" not in env(render())
+    seed = env(render(batching={"kvEvents": {"enabled": True}}))["PYTHONHASHSEED"]
+    assert 0 <= int(seed) < 2**32, "Python refuses others"
+
+
 def test_api_keys_are_a_folder_that_the_kubelet_may_exchange() -> None:
     template = render(endpoint={"apiKeySecretRef": KEY})
     secret = {"secretName": "s", "items": [{"key": "k", "path": "keys"}]}

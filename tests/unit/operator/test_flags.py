@@ -63,6 +63,13 @@ FLAGS_OF: list[tuple[Json, str]] = yaml.safe_load("""
 - [{batching: {longPrefillTokenThreshold: 9}}, --long-prefill-token-threshold 9]
 - [{batching: {longPrefillTokenThreshold: 0}}, ""]
 - [{batching: {kvOffloadingSize: 64Gi}}, --kv-offloading-size 64]
+- [{batching: {kvEvents: {enabled: false}}}, ""]
+- [{batching: {kvEvents: {enabled: true}}},
+   '--prefix-caching-hash-algo sha256_cbor --kv-events-config
+   {"enable_kv_cache_events":true,"endpoint":"inproc://kv-events","replay_endpoint":"tcp://127.0.0.1:5558"}']
+- [{batching: {prefixCachingHashAlgo: sha256, kvEvents: {enabled: true, port: 6000, replayPort: 6001}}},
+   '--prefix-caching-hash-algo sha256 --kv-events-config
+   {"enable_kv_cache_events":true,"endpoint":"tcp://*:6000","replay_endpoint":"tcp://*:6001"}']
 - [{batching: {kvOffloadingSize: 512Mi, kvOffloadingBackend: lmcache}},
    --kv-offloading-size 0.5 --kv-offloading-backend lmcache]
 - [{batching: {schedulingPolicy: priority}}, --scheduling-policy priority]

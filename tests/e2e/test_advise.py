@@ -1,0 +1,93 @@
+"""`llmservice advise routing` on two replicas of vLLM: by counters alone, and by what they cached."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import own_namespace
+from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.measured import Record
+from tests.support.patience import PATIENCE, at_most
+from tests.support.services import one_of_several
+from tests.support.serving import READY_WITHIN
+
+pytestmark = pytest.mark.full
+
+NAMESPACE, NAME = "e2e-advise", "twice"
+DOCUMENTS, TOKENS, WATCH_SECONDS = 60, 320, 90
+WORDS = 4096
+"""Of the model's vocabulary."""
+BATCHING = {"maxModelLen": 512, "blockSize": 32, "kvEvents": {"enabled": True}}
+
+
+@pytest.fixture(scope="module")
+def url(cluster: Cluster) -> Iterator[str]:
+    """Of a service with two replicas."""
+    with own_namespace(cluster, NAMESPACE):
+        cluster.apply(one_of_several(NAME, batching=BATCHING, scaling={"replicas": 2}), NAMESPACE)
+        cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=at_most(READY_WITHIN))
+        service = cluster.must_get("services", NAMESPACE, NAME)["spec"]
+        yield f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
+
+
+def test_documents_that_are_asked_about_twice(cluster: Cluster, url: str, record: Record) -> None:
+    """Half of the second questions come to the replica that has not read the document: routed, none would."""
+    command = (sys.executable, "-m", "llmservice_cli", "advise", "routing", NAME, "-n", NAMESPACE)
+    watching = subprocess.Popen(
+        (*command, "--for", f"{WATCH_SECONDS}s", "-o", "json"),
+        env=cluster.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stderr is not None
+    said = watching.stderr.readline()
+    assert "watching" in said, said
+    began = time.monotonic()
+    ask_about_documents(url)
+    assert time.monotonic() - began < WATCH_SECONDS - 15, "the requests were sent while it watched"
+    out, err = watching.communicate(timeout=at_most(PATIENCE))
+    found: JSON = json.loads(out)
+    record(**{name: found[name] for name in ("verdict", "hitRate", "gain", "requests", "promptTokens")})
+    assert watching.returncode == 0, (out, err)
+    assert found["problems"] == []
+    # All blocks of a document but the last, which is computed for its last token.
+    routed = DOCUMENTS * ((TOKENS - 1) // 32 * 32) / found["promptTokens"]
+    assert found["gain"]["low"] - 0.02 <= routed - found["hitRate"] <= found["gain"]["high"] + 0.02
+    assert found["gain"]["high"] - found["gain"]["low"] <= (routed - found["hitRate"]) / 2
+
+
+def ask_about_documents(url: str) -> None:
+    """Each twice, in any order, each time on a connection of its own."""
+    rng = random.Random(7)
+    documents = [[rng.randrange(100, WORDS) for _ in range(TOKENS)] for _ in range(DOCUMENTS)]
+    order = [*range(DOCUMENTS), *range(DOCUMENTS)]
+    rng.shuffle(order)
+    for number in order:
+        body: dict[str, Any] = {"model": NAME, "prompt": documents[number], "max_tokens": 1, "temperature": 0}
+        httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE, trust_env=False).raise_for_status()
+
+
+def test_without_events_there_are_bounds_and_what_would_tell(cluster: Cluster, url: str) -> None:
+    """The replicas' own counters still have what was asked above; a new watch has none of it."""
+    cluster.patch("llmservices", NAMESPACE, NAME, {"spec": {"batching": {"kvEvents": None}}})
+    eventually(
+        "the rollout",
+        lambda: "--kv-events-config" not in str(cluster.pods(NAMESPACE, NAME)) and cluster.pods(NAMESPACE, NAME),
+        at_most(READY_WITHIN),
+    )
+    cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=at_most(READY_WITHIN))
+    ran = cluster.run(
+        *(sys.executable, "-m", "llmservice_cli", "advise", "routing", NAME, "-n", NAMESPACE, "--for", "5s"), expect=3
+    )
+    assert "may pay, or not: 0 tokens of prompts came in" in ran
+    assert "watch longer (--for), while clients send" in ran

@@ -12,8 +12,8 @@ _LONGEST_MESSAGE = 2048
 class ConditionType(StrEnum):
     """The conditions of an LLMService. Reconciling and Stalled are present only while true, never both.
 
-    Autoscaled is present while the spec asks for autoscaling. Degraded is present only while true, with any of the
-    others.
+    Autoscaled is present while the spec asks for autoscaling, RoutingReady while it asks for routing. Degraded is
+    present only while true, with any of the others.
     """
 
     ACCEPTED = "Accepted"
@@ -23,6 +23,7 @@ class ConditionType(StrEnum):
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
     AUTOSCALED = "Autoscaled"
+    ROUTING_READY = "RoutingReady"
     DEGRADED = "Degraded"
 
 

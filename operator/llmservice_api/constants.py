@@ -48,6 +48,8 @@ RANK_LABEL: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 """Which member of the group: 0 for the leader, which answers requests."""
 API_SERVER_LABEL: Final = f"{GROUP}/api-server"
 """On all pods of a group of which each answers requests; without it the leader alone does."""
+ROUTER_LABEL: Final = f"{GROUP}/router"
+"""On the pods of a service's router, instead of SERVICE_LABEL: they are no replicas."""
 GROUP_GATE: Final = f"{GROUP}/group"
 """A scheduling gate of pods of a replica over several nodes: gone once all of them may look for nodes."""
 
@@ -121,6 +123,20 @@ def start_cache_claim_name(service: str) -> str:
 def cache_claim_name(service: str) -> str:
     """The PersistentVolumeClaim for spec.model.cache."""
     return f"{service}-cache"
+
+
+SHARED_ENDINGS: Final = ("-direct", "-router")
+"""Ends of names that a child of the service NAME and the children of a service with that very name both have."""
+
+
+def direct_name(service: str) -> str:
+    """The headless Service whose endpoints are the replicas: those of NAME are the router's pods, with one."""
+    return f"{service}-direct"
+
+
+def router_name(service: str) -> str:
+    """The Deployment and the PodDisruptionBudget of the router."""
+    return f"{service}-router"
 
 
 VERBS = ("get", "list", "watch", "create", "patch", "delete")

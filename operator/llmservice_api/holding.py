@@ -28,6 +28,8 @@ INTERNAL_PORT: Final = 9091
 ACTIVATOR_SLICES: Final = ("-activator-ipv4", "-activator-ipv6")
 """Name suffixes of the operator's EndpointSlices, after the service's name. Those of the cluster end with five letters
 and digits."""
+REPLICA_SLICES: Final = ("-replicas-ipv4", "-replicas-ipv6")
+"""The same for those that lead past the pods of a router while none is ready."""
 MOST_HELD_BYTES: Final = 64 << 20
 """The highest spec.scaling.holding.maxBytes: an activator's limit for the services of one namespace."""
 SLICE_MANAGER_LABEL: Final = "endpointslice.kubernetes.io/managed-by"

@@ -1,5 +1,5 @@
-"""spec.scaling, spec.rollout, spec.drain, spec.endpoint: number of replicas, or how it follows the load; requests that
-are held while none serves; their replacement, and access to them.
+"""spec.scaling, spec.rollout, spec.drain, spec.endpoint, spec.routing: number of replicas, or how it follows the load;
+requests that are held while none serves; their replacement, access to them, and which one gets a prompt.
 
 `check_schedule` checks cron expressions and time zones, beyond the schema.
 """
@@ -247,6 +247,31 @@ class Endpoint(ApiModel):
         "restart; without a usable key nobody is let in.",
         examples=[{"name": "llm-keys", "key": "api-key"}],
     )
+
+
+class Routing(ApiModel):
+    """Whether prompts go to the replica that has computed their beginning."""
+
+    mode: Literal["none", "router"] = knob(
+        "none",
+        description="none: the Service spreads connections over the replicas. router: it leads to pods of vllm-router, "
+        "which choose a replica for each prompt; NAME-direct goes past them. `llmservice advise routing` says whether "
+        "it pays. See docs/serving/routing.md.",
+        examples=["router"],
+    )
+    policy: Literal["cache_aware", "consistent_hash", "power_of_two"] = knob(
+        "cache_aware",
+        description="How a replica is chosen: by the prompts that each got before; by the header X-Session-ID; or the "
+        "less busy one of two.",
+        examples=["consistent_hash"],
+    )
+    router_replicas: int = knob(
+        2, description="Pods of the router. While none is ready, requests go past it.", examples=[3], bounds=(1, 10)
+    )
+
+    @property
+    def is_on(self) -> bool:
+        return self.mode != "none"
 
 
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)

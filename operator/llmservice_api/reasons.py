@@ -9,7 +9,7 @@ from typing import Final
 
 from llmservice_runtime.failures.reasons import END, MODEL, SPEC, START, Ends, Explained, FailureReason, Section
 
-from llmservice_api.constants import INSPECTS_LABEL, SERVICE_LABEL
+from llmservice_api.constants import INSPECTS_LABEL, ROUTER_LABEL, SERVICE_LABEL
 
 PLACE = Section(
     "No pod can be made or placed",
@@ -32,6 +32,12 @@ AUTOSCALED = Section(
     "Ready nor what serves.",
     look="`kubectl describe scaledobject,hpa` of the namespace.",
 )
+ROUTED = Section(
+    "Prompts are not routed",
+    intro="Reasons of the condition RoutingReady, which is there while spec.routing asks for a router. They change "
+    "neither Ready nor what serves: requests go to the replicas past the router.",
+    look=f"`kubectl describe deployment NAME-router`; `kubectl get pods -l {ROUTER_LABEL}=NAME` and their logs.",
+)
 INTERNAL = Section(
     "The operator failed",
     intro="A defect of the operator, or an input that it should have refused. Other services are not affected, and "
@@ -45,7 +51,7 @@ FINE = Section(
     "Nothing is wrong", intro="States that a condition names while all is as it should be.", look="The message."
 )
 
-SECTIONS: Final = (PLACE, POD, MODEL, START, END, NODE, ROLLOUT, SPEC, PLAN, AUTOSCALED, INTERNAL, FINE)
+SECTIONS: Final = (PLACE, POD, MODEL, START, END, NODE, ROLLOUT, SPEC, PLAN, AUTOSCALED, ROUTED, INTERNAL, FINE)
 """In the order of the page."""
 
 
@@ -510,6 +516,24 @@ class Reason(Explained):
         "whose name ends in -activator.",
         ends=Ends.OUTSIDE,
     )
+    ROUTING_DISABLED = ROUTED.row(
+        "RoutingDisabled",
+        "spec.routing asks for a router, and this operator is installed without one.",
+        "Install the chart with routing.enabled=true, as docs/serving/routing.md describes, or remove spec.routing.",
+    )
+    ROUTER_NOT_READY = ROUTED.row(
+        "RouterNotReady",
+        "No pod of the router is ready. Requests go to the replicas past it, and need no router.",
+        "Look at the router's pods: a quota, an image that cannot be pulled, or no room. A pod is ready once it has a "
+        "replica.",
+        ends=Ends.OUTSIDE,
+    )
+    ROUTER_REFUSED = ROUTED.row(
+        "RouterRefused",
+        "The router's Deployment, budget or Service cannot be made.",
+        "Remove the cause that the message names; the operator tries again each minute.",
+        ends=Ends.OUTSIDE,
+    )
     INTERNAL_ERROR = INTERNAL.row(
         "InternalError",
         "The operator failed on an internal error while it handled this service; what serves keeps serving.",
@@ -560,6 +584,11 @@ class Reason(Explained):
     AUTOSCALING = FINE.row(
         "Autoscaling",
         "KEDA sets spec.scaling.replicas by the load, within the bounds of spec.scaling.autoscaling.",
+        "Nothing to do.",
+    )
+    ROUTING = FINE.row(
+        "Routing",
+        "Prompts are routed: the Service leads to the router's pods.",
         "Nothing to do.",
     )
     SCALED = FINE.row(

@@ -18,7 +18,7 @@ from llmservice_api.engine import (
     Precision,
     SpeculativeDecoding,
 )
-from llmservice_api.lifecycle import Drain, Endpoint, Rollout, Scaling
+from llmservice_api.lifecycle import Drain, Endpoint, Rollout, Routing, Scaling
 from llmservice_api.model import AccessMode, Model, Source, parse
 from llmservice_api.runtime import PodTemplate, Runtime
 
@@ -264,6 +264,7 @@ class LLMServiceSpec(ApiModel):
     rollout: Rollout = section(Rollout, "How a change that needs a restart replaces what serves.")
     drain: Drain = section(Drain, "How a replica that goes away treats the requests that it is working on.")
     endpoint: Endpoint = section(Endpoint, "The Service in front of the replicas; it has the LLMService's name.")
+    routing: Routing = section(Routing, "Which replica a prompt goes to.")
     runtime: Runtime = section(Runtime, "The container that vLLM runs in.")
     pod_template: PodTemplate = section(
         PodTemplate, "What pods get beside what the operator renders, in PodTemplateSpec's own shape: a closed list."

@@ -18,6 +18,7 @@ from llmservice_api.constants import (
     LEADER_WORKER_SET,
     NETWORK_POLICY,
     RESOURCE_CLAIM_TEMPLATE,
+    SHARED_ENDINGS,
     VERBS,
     claim_names,
 )
@@ -377,7 +378,8 @@ def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply |
         return None
     apart: dict[str, Any] = {} if is_needed else {"is_optional": True, "retry_after": RETRY_SECONDS}
     if live is None:
-        return Apply(child.manifest, "it does not exist", input_hash=child.input_hash, **apart)
+        shared = child.id[1].endswith(SHARED_ENDINGS)
+        return Apply(child.manifest, "it does not exist", input_hash=child.input_hash, is_shared_name=shared, **apart)
     whose = ownership(live, service)
     if whose in (Ownership.LEAVING, Ownership.FOREIGN):
         return None

@@ -263,6 +263,8 @@ class Apply:
     reason: str
     known_uid: str | None = None
     remove_foreign_fields: bool = False
+    is_shared_name: bool = False
+    """Another service's child may have this name: the live object is read before it is made."""
     is_unreadable: bool = False
     """The operator may not read it: its owner is determined before it is applied."""
     is_optional: bool = False

@@ -20,7 +20,7 @@ from llmservice_cli.load.answer import Loss
 
 from localcluster.progress import Progress
 from tests.e2e.conftest import own_namespace
-from tests.support import next_version, rolling
+from tests.support import next_version, rolling, routing
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.groups import HYBRID_ENGINES, TWO_NODES
 from tests.support.host import engine_of, pause, supervisor_of, terminate, without
@@ -31,8 +31,9 @@ from tests.support.services import one_of_several, stand_in
 from tests.support.traffic import Traffic, in_figures, traffic
 
 NAME = "steady"
-STAND_IN, VLLM, GROUPS, HYBRID = "stand-in", "vLLM", "groups", "hybrid"
-"""The last two: the stand-in, with each replica on two nodes, of which with hybrid balancing both answer requests."""
+STAND_IN, VLLM, GROUPS, HYBRID, ROUTED = "stand-in", "vLLM", "groups", "hybrid", "routed"
+"""The last three of the stand-in: each replica on two nodes, of which with hybrid balancing both answer requests; and
+with a router."""
 
 
 @dataclass
@@ -121,6 +122,7 @@ WORLDS = {
     STAND_IN: (_of_stand_in(), 90, _SHORT_ANSWERS),
     GROUPS: (_of_stand_in(parallelism=TWO_NODES), 120, _SHORT_ANSWERS),
     HYBRID: (_of_stand_in(parallelism=HYBRID_ENGINES), 120, _SHORT_ANSWERS),
+    ROUTED: (_of_stand_in(routing=routing.ROUTED), 120, _SHORT_ANSWERS),
     VLLM: (
         one_of_several(NAME, scaling={"replicas": 2}, drain={"timeoutSeconds": 60}),
         600,

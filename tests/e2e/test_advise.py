@@ -24,8 +24,8 @@ pytestmark = pytest.mark.full
 
 NAMESPACE, NAME = "e2e-advise", "twice"
 DOCUMENTS, TOKENS, WATCH_SECONDS = 60, 320, 90
-WORDS = 4096
-"""Of the model's vocabulary."""
+WORDS = 250
+"""Of the model's vocabulary, which has 261."""
 BATCHING = {"maxModelLen": 512, "blockSize": 32, "kvEvents": {"enabled": True}}
 
 
@@ -42,20 +42,20 @@ def url(cluster: Cluster) -> Iterator[str]:
 def test_documents_that_are_asked_about_twice(cluster: Cluster, url: str, record: Record) -> None:
     """Half of the second questions come to the replica that has not read the document: routed, none would."""
     command = (sys.executable, "-m", "llmservice_cli", "advise", "routing", NAME, "-n", NAMESPACE)
-    watching = subprocess.Popen(
+    with subprocess.Popen(
         (*command, "--for", f"{WATCH_SECONDS}s", "-o", "json"),
         env=cluster.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert watching.stderr is not None
-    said = watching.stderr.readline()
-    assert "watching" in said, said
-    began = time.monotonic()
-    ask_about_documents(url)
-    assert time.monotonic() - began < WATCH_SECONDS - 15, "the requests were sent while it watched"
-    out, err = watching.communicate(timeout=at_most(PATIENCE))
+    ) as watching:
+        assert watching.stderr is not None
+        said = watching.stderr.readline()
+        assert "watching" in said, said
+        began = time.monotonic()
+        ask_about_documents(url)
+        assert time.monotonic() - began < WATCH_SECONDS - 15, "the requests were sent while it watched"
+        out, err = watching.communicate(timeout=at_most(PATIENCE))
     found: JSON = json.loads(out)
     record(**{name: found[name] for name in ("verdict", "hitRate", "gain", "requests", "promptTokens")})
     assert watching.returncode == 0, (out, err)
@@ -63,13 +63,14 @@ def test_documents_that_are_asked_about_twice(cluster: Cluster, url: str, record
     # All blocks of a document but the last, which is computed for its last token.
     routed = DOCUMENTS * ((TOKENS - 1) // 32 * 32) / found["promptTokens"]
     assert found["gain"]["low"] - 0.02 <= routed - found["hitRate"] <= found["gain"]["high"] + 0.02
-    assert found["gain"]["high"] - found["gain"]["low"] <= (routed - found["hitRate"]) / 2
+    # How wide it is: tests/unit/cli/test_advise_estimate.py, with as many requests as that takes.
+    assert found["gain"]["low"] >= 0.05
 
 
 def ask_about_documents(url: str) -> None:
     """Each twice, in any order, each time on a connection of its own."""
     rng = random.Random(7)
-    documents = [[rng.randrange(100, WORDS) for _ in range(TOKENS)] for _ in range(DOCUMENTS)]
+    documents = [[rng.randrange(10, WORDS) for _ in range(TOKENS)] for _ in range(DOCUMENTS)]
     order = [*range(DOCUMENTS), *range(DOCUMENTS)]
     rng.shuffle(order)
     for number in order:
@@ -89,5 +90,5 @@ def test_without_events_there_are_bounds_and_what_would_tell(cluster: Cluster, u
     ran = cluster.run(
         *(sys.executable, "-m", "llmservice_cli", "advise", "routing", NAME, "-n", NAMESPACE, "--for", "5s"), expect=3
     )
-    assert "may pay, or not: 0 tokens of prompts came in" in ran
+    assert "may pay, or not: 0 requests with 0 tokens came in" in ran
     assert "watch longer (--for), while clients send" in ran

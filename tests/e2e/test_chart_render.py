@@ -206,6 +206,12 @@ SETTINGS: dict[str, tuple[JSON, JSON]] = {
     ),
     "no claims": ({}, {"has_dynamic_resources": False}),
     "claims": ({"dynamicResources": {"enabled": True}}, {"has_dynamic_resources": True}),
+    "no router": ({}, {"router_image": None}),
+    "a router": (
+        {"routing": {"enabled": True, "cpu": "1"}},
+        {"router_image": "llmservice-router:0.1.0", "router_cpu": "1", "router_memory_limit": "1Gi"},
+    ),
+    "a router of a mirror": ({"routing": {"enabled": True, "image": "m/r@sha256:1"}}, {"router_image": "m/r@sha256:1"}),
     "no scaler": ({}, {"scaler_address": None, "scaler_authentication": None}),
     "sizes": (
         {"services": {"cpuOnlyMemoryGib": 7, "cpuOnlyCpu": "2"}},
@@ -224,7 +230,7 @@ def test_the_operator_understands_its_settings(values: JSON, expected: JSON) -> 
 def test_every_setting_has_a_value_in_the_chart() -> None:
     groups = {"enabled": True, "networkPolicy": False, "nodeAutoscaler": True}
     every = AUTOSCALED | {"services": {"helperCpu": "200m", "helperMemory": "128Mi"}, "groups": groups}
-    every |= {"dynamicResources": {"enabled": True}}
+    every |= {"dynamicResources": {"enabled": True}, "routing": {"enabled": True}}
     text = only(render(every), "ConfigMap")["data"]["settings.yaml"]
     known = {re.sub(r"_(.)", lambda found: found[1].upper(), field.name) for field in dataclasses.fields(Settings)}
     assert set(yaml.safe_load(text)["services"]) == known

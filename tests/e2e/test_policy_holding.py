@@ -32,7 +32,7 @@ SERVICE = "kubernetes.io/service-name"
 
 @pytest.fixture(scope="module")
 def owner(cluster: Cluster) -> Iterator[JSON]:
-    with release(cluster, NAMESPACE, AUTOSCALED):
+    with release(cluster, NAMESPACE, AUTOSCALED | {"routing": {"enabled": True}}):
         yield paused_owner(cluster, NAMESPACE, idle("own", paused=True))
 
 
@@ -63,9 +63,13 @@ def endpoint_slice(owner: JSON, name: str = "own-activator-ipv4", port: int = 12
     }
 
 
-@pytest.mark.parametrize("name", ["own-activator-ipv4", "own-activator-ipv6"])
-def test_the_slice_of_its_service_is_made_changed_and_deleted(operator: Token, owner: JSON, name: str) -> None:
-    made = endpoint_slice(owner, name)
+@pytest.mark.parametrize("port", [12345, 8000], ids=["to the activators", "past a router"])
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_the_slice_of_its_service_is_made_changed_and_deleted(
+    operator: Token, owner: JSON, family: str, port: int
+) -> None:
+    name = f"own-{'replicas' if port == 8000 else 'activator'}-{family}"
+    made = endpoint_slice(owner, name, port)
     for body in (made, merge(made, {"endpoints": []}), made | {"endpoints": None, "ports": None}):
         answer = operator.apply("endpointslices", body)
         assert answer.code < 300, answer
@@ -87,6 +91,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "of no Service": (lambda o: labelled(o, SERVICE, None), ITS_SERVICE),
     "of another name": (lambda o: endpoint_slice(o, "own-abcde"), ITS_SERVICE),
     "a port of the models": (lambda o: endpoint_slice(o, port=8000), ITS_SERVICE),
+    "a port of activators past a router": (lambda o: endpoint_slice(o, "own-replicas-ipv4"), ITS_SERVICE),
+    "past another one's router": (lambda o: endpoint_slice(o, "other-replicas-ipv4", 8000), ITS_SERVICE),
+    "a pod past a router": (lambda o: endpoint_slice(o, "own-replicas-ipv4", 8000, targetRef=POD), ITS_SERVICE),
     "a port of nodes": (lambda o: endpoint_slice(o, port=32768), ITS_SERVICE),
     "another port of the Service": (
         lambda o: endpoint_slice(o) | {"ports": [{"name": "https", "port": 12345, "protocol": "TCP"}]},

@@ -127,6 +127,8 @@ class World:
     pods: dict[str, Json] = field(default_factory=dict)
     unlisted: set[str] = field(default_factory=set)
     """Names of ready pods that the Service's slices do not list."""
+    routers: int = 0
+    """Ready pods of the router."""
     is_blind: bool = False
     """No right on slices."""
     unsettled_for: float = inf
@@ -183,13 +185,19 @@ class World:
         for (kind, _), child in self.children.items():
             if kind in FACTS:  # the others are not read
                 by_kind[kind].append(FACTS[kind].from_object(child))
+        of_routing = [each for found in by_kind.values() for each in found if each.name in ("x-direct", "x-router")]
+        by_kind = {kind: [each for each in found if each not in of_routing] for kind, found in by_kind.items()}
         only = {kind: (facts[0] if facts else None) for kind, facts in by_kind.items()}
+        is_routed = only["Service"] is not None and only["Service"].selects_routers
         return Observed(
             workloads=workloads_of({kind: {each.name: each for each in found} for kind, found in by_kind.items()}, "x"),
             service=only["Service"],
             claims=tuple(by_kind["PersistentVolumeClaim"]),
             claim_templates=tuple(by_kind["ResourceClaimTemplate"]),
-            slices=tuple(by_kind["EndpointSlice"]),
+            routing=tuple(of_routing),
+            has_ready_router=is_routed and self.routers > 0,
+            slices=tuple(each for each in by_kind["EndpointSlice"] if "-activator-" in each.name),
+            past_router=tuple(each for each in by_kind["EndpointSlice"] if "-replicas-" in each.name),
             others=tuple(facts for kind in CHILD_KINDS if kind.kind not in self.hidden for facts in by_kind[kind.kind]),
             revisions=tuple(by_kind["ControllerRevision"]),
             pods=tuple(PodFacts.from_object(pod) for pod in self.pods.values()),

@@ -22,7 +22,7 @@ from localcluster.commands import run
 from localcluster.errors import ClusterError
 from localcluster.imagecache import keep, restore
 from localcluster.imagecopy import ImageStore
-from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, STAND_IN_IMAGE
+from localcluster.install import CPU_IMAGE, OPERATOR_IMAGE, ROUTER_IMAGE, STAND_IN_IMAGE
 from localcluster.paths import ClusterPaths, cache_root
 from localcluster.place import ctr_command, first
 from localcluster.programs import Group
@@ -126,10 +126,24 @@ PROMETHEUS_OPERATOR = Image(
     ("tools/localcluster/go-prometheus-operator/go.mod", "tools/localcluster/go-prometheus-operator/go.sum"),
     programs=Group.PROMETHEUS_OPERATOR,
 )
+ROUTER = Image(
+    "router",
+    ROUTER_IMAGE,
+    "runtime/Dockerfile.router",
+    (
+        "runtime/Dockerfile.router.dockerignore",
+        "runtime/requirements-router.txt",
+        "tools/scripts/requirements-build.txt",
+        "runtime/llmservice_router",
+        "runtime/llmservice_runtime",
+        "runtime/llmservice_vllm",
+    ),
+    _PYTHON,
+)
 # The small ones first: the control plane's pods wait for pause, and dropping vLLM's build cache drops all of it.
 IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR, STAND_IN)
-ON_REQUEST: tuple[Image, ...] = (KEDA, LWS, PROMETHEUS, PROMETHEUS_OPERATOR)
-"""Built only when named: their programs take minutes to compile, and few tests need them."""
+ON_REQUEST: tuple[Image, ...] = (ROUTER, KEDA, LWS, PROMETHEUS, PROMETHEUS_OPERATOR)
+"""Built only when named: few tests need them, and the programs of most take minutes to compile."""
 
 
 def inputs_hash(root: Path, image: Image, more: Iterable[str] = ()) -> str:

@@ -23,6 +23,7 @@ OPERATOR_IMAGE = "registry.local/llmservice-operator:dev"
 SURGE_DEADLINE_SECONDS = 10
 """Shorter than the chart's, for tests that wait for it."""
 CPU_IMAGE = f"registry.local/vllm-cpu:v{default_version()}"
+ROUTER_IMAGE = "registry.local/llmservice-router:dev"
 STAND_IN_IMAGE = "registry.local/vllm-stand-in:v0.32.0"
 """The version that tests/support/stand_in was recorded from, which need not be the newest."""
 
@@ -67,6 +68,7 @@ def install(
     autoscaling: bool = False,
     groups: bool = False,
     dynamic_resources: bool = False,
+    routing: bool = False,
     more: Mapping[str, str] = {},
 ) -> None:
     """Installs or upgrades the release and waits until its pods are ready. `more`: of the chart's values, by path.
@@ -76,11 +78,13 @@ def install(
     """
     repository, _, tag = operator_image.rpartition(":")
     values = {"image.repository": repository, "image.tag": tag, "services.defaultCpuImage": cpu_image}
+    values["routing.image"] = ROUTER_IMAGE
     typed = {
         "services.surgeDeadlineSeconds": str(SURGE_DEADLINE_SECONDS),
         "autoscaling.enabled": str(autoscaling).lower(),
         "groups.enabled": str(groups).lower(),
         "dynamicResources.enabled": str(dynamic_resources).lower(),
+        "routing.enabled": str(routing).lower(),
         # Models share the machine with it: with the chart's request one model may starve it.
         "resources.requests.cpu": "300m",
         **more,

@@ -16,10 +16,12 @@ from release.references import Reference, pinned_text
 from release.tools import Tools
 
 
-def resolved_values(values: str, operator: Reference, cpu: Reference | None, digests: Mapping[str, str]) -> str:
+def resolved_values(
+    values: str, operator: Reference, cpu: Reference | None, router: Reference | None, digests: Mapping[str, str]
+) -> str:
     """The text of values.yaml with images by digest, comments kept.
 
-    `digests` has the default vLLM images, as values.yaml writes them; `cpu` is the release's own CPU image.
+    `digests` has the default vLLM images, as values.yaml writes them; `cpu` and `router` are the release's own.
     """
     changed = _replaced(values, "image", "repository", operator.name)
     changed = _replaced(changed, "image", "digest", operator.digest)
@@ -27,6 +29,7 @@ def resolved_values(values: str, operator: Reference, cpu: Reference | None, dig
     for key in DEFAULT_IMAGES:
         if services[key] in digests:
             changed = _replaced(changed, "services", key, pinned_text(services[key], digests[services[key]]))
+    changed = _replaced(changed, "routing", "image", str(router)) if router else changed
     return _replaced(changed, "services", "defaultCpuImage", str(cpu)) if cpu else changed
 
 

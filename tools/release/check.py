@@ -202,8 +202,9 @@ def _images_of(archive: Path, record: Record) -> str:
     operator = values["image"]
     if own.get(operator["digest"]) != operator["repository"]:
         return f"image {operator['repository']}@{operator['digest']} is not one of the release"
-    for key in DEFAULT_IMAGES:
-        image = Reference.parse(values["services"][key]) if values["services"][key] else None
+    written = {f"services.{key}": values["services"][key] for key in DEFAULT_IMAGES}
+    for key, text in (written | {"routing.image": values["routing"]["image"]}).items():
+        image = Reference.parse(text) if text else None
         if image is not None and image.name in own.values() and image.digest not in own:
-            return f"services.{key} {image} is not one of the release"
+            return f"{key} {image} is not one of the release"
     return ""

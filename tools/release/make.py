@@ -141,12 +141,15 @@ class Maker:
         values = (self.root / CHART_FOLDER / "values.yaml").read_text()
         with self.progress.step(f"chart {self.plan.chart}"):
             digests = self._default_images(values)
-            text = chart.resolved_values(values, images[Part.OPERATOR], images.get(Part.CPU), digests)
+            text = chart.resolved_values(
+                values, images[Part.OPERATOR], images.get(Part.CPU), images.get(Part.ROUTER), digests
+            )
             archive = chart.package(self.root, text, self.source.uri, self.tools, self.output, self.source.epoch)
             digest = chart.push(archive, self.plan.charts, self.tools, insecure=self.options.insecure)
             reference = self.plan.chart.with_digest(digest)
-            services = yaml.safe_load(text)["services"]
-            defaults = [Reference.parse(services[key]) for key in DEFAULT_IMAGES if services[key]]
+            made = yaml.safe_load(text)
+            written = (*(made["services"][key] for key in DEFAULT_IMAGES), made["routing"]["image"])
+            defaults = [Reference.parse(each) for each in written if each]
             named = dict.fromkeys((images[Part.OPERATOR], *defaults))
             document = sbom.of_chart(archive, named, self.plan.version, self.tools, self.source.epoch)
         stated = self._provenance("chart", reference.name, digest, inputs)

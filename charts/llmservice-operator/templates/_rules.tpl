@@ -40,8 +40,9 @@ Only the garbage collector deletes Deployments and Services, through their owner
 # Ready means that requests reach the pods. Without this right a ready pod is assumed to get them.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
-  {{- if .Values.autoscaling.enabled }}
-  # Written are NAME-activator-ipv4 and -ipv6, of services without a replica. admissionPolicies.operator allows no others.
+  {{- if or .Values.autoscaling.enabled .Values.routing.enabled }}
+  # Written are NAME-activator-ipv4 and -ipv6, of services without a replica, and NAME-replicas-ipv4 and -ipv6, of services
+  # without a ready router. admissionPolicies.operator allows no others.
   verbs: [get, list, watch, create, patch, delete]
   {{- else }}
   # Deleted are those that are left of autoscaling: their activators are gone. admissionPolicies.operator allows no others.
@@ -66,11 +67,13 @@ Only the garbage collector deletes Deployments and Services, through their owner
   resources: [resourceclaimtemplates]
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
-{{- if .Values.autoscaling.enabled }}
+{{- if or .Values.autoscaling.enabled .Values.routing.enabled }}
 # On OpenShift a slice with addresses of pods is refused without this right; elsewhere nothing asks for it.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices/restricted]
   verbs: [create]
+{{- end }}
+{{- if .Values.autoscaling.enabled }}
 - apiGroups: [keda.sh]
   resources: [scaledobjects]
   verbs: [get, list, watch, create, patch, delete]

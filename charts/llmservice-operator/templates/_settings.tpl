@@ -36,6 +36,12 @@ services:
   {{- if .Values.dynamicResources.enabled }}
   hasDynamicResources: true
   {{- end }}
+  {{- if .Values.routing.enabled }}
+  routerImage: {{ default (printf "llmservice-router:%s" .Chart.AppVersion) .Values.routing.image | quote }}
+  routerCpu: {{ .Values.routing.cpu | quote }}
+  routerMemory: {{ .Values.routing.memory | quote }}
+  routerMemoryLimit: {{ .Values.routing.memoryLimit | quote }}
+  {{- end }}
   {{- if .Values.autoscaling.enabled }}
   scalerAddress: {{ include "llmservice.scalerAddress" . }}
   scalerAuthentication: {{ include "llmservice.scalerAuthentication" . }}

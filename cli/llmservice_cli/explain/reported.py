@@ -58,6 +58,7 @@ class Place(Enum):
     FIT = "a verdict of the plan"
     NO_VERDICT = "there is no verdict yet, or none is wanted"
     AUTOSCALED = "whether replicas follow the load"
+    ROUTED = "whether prompts are routed"
     ACCEPTED = "the spec is valid"
     AVAILABLE = "whether a replica serves"
     AS_ASKED = "Ready is True"
@@ -80,6 +81,7 @@ _REPORTED: Mapping[Place, Reported] = {
     Place.FIT: Reported((Type.FITS,)),
     Place.NO_VERDICT: Reported((Type.FITS,), has_event=False),
     Place.AUTOSCALED: Reported((Type.AUTOSCALED,), has_event=False),
+    Place.ROUTED: Reported((Type.ROUTING_READY,), has_event=False),
     Place.ACCEPTED: Reported((Type.ACCEPTED,), has_event=False),
     Place.AVAILABLE: Reported((Type.AVAILABLE,), has_event=False),
     Place.AS_ASKED: Reported((Type.READY,)),
@@ -94,6 +96,7 @@ _OF_SECTION: Mapping[Section, frozenset[Place]] = {
     SPEC: frozenset({P.PROBLEM}),
     sections.PLAN: frozenset({P.FIT}),
     sections.AUTOSCALED: frozenset({P.AUTOSCALED}),
+    sections.ROUTED: frozenset({P.ROUTED}),
     sections.INTERNAL: frozenset({P.INTERNAL}),
 }
 _OF_REASON: Mapping[Reason, frozenset[Place]] = {
@@ -130,10 +133,11 @@ _OF_REASON: Mapping[Reason, frozenset[Place]] = {
         Reason.ROLLED_OUT: {P.AS_ASKED},
         Reason.IDLE: {P.AS_ASKED, P.AVAILABLE},
         Reason.SCALED_TO_ZERO: {P.AS_ASKED, P.AUTOSCALED, P.AVAILABLE},
-        Reason.PROGRESSING: {P.AUTOSCALED, P.EVENT, P.WAIT},
+        Reason.PROGRESSING: {P.AUTOSCALED, P.EVENT, P.ROUTED, P.WAIT},
         Reason.STARTING: {P.WAIT},
         Reason.STARTING_SLOWLY: {P.WAIT},
         Reason.AUTOSCALING: {P.AUTOSCALED},
+        Reason.ROUTING: {P.ROUTED},
         Reason.DELETING: set[Place](),
     }.items()
 }
@@ -186,6 +190,7 @@ MEANINGS: Mapping[Type, str] = MappingProxyType(
         Type.RECONCILING: "Present only while true, never beside Stalled: a change is in progress.",
         Type.STALLED: "Present only while true, never beside Reconciling: nothing goes on without a change.",
         Type.AUTOSCALED: "Present while spec.scaling.autoscaling is set: whether replicas follow the load.",
+        Type.ROUTING_READY: "Present while spec.routing asks for a router: whether prompts are routed.",
         Type.DEGRADED: "Present only while true, with any of the others: a part of the operator's work for this "
         "service fails; the message names it.",
     }

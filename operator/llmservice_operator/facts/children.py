@@ -20,9 +20,11 @@ from llmservice_api.constants import (
     MANAGED_BY_LABEL,
     OPERATOR,
     RANK_LABEL,
+    ROUTER_LABEL,
     SERVICE_LABEL,
+    direct_name,
 )
-from llmservice_api.holding import ACTIVATOR_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
+from llmservice_api.holding import ACTIVATOR_SLICES, REPLICA_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
 from llmservice_api.untrusted import stored_record
 from llmservice_runtime.bounded_json import clean
 
@@ -104,13 +106,17 @@ class ServiceFacts(ChildFacts):
     """Digest of the applied list of adapters; None: none was applied."""
     selects_groups: bool = False
     """Requests go to replicas over several nodes."""
+    selects_routers: bool = False
+    """Requests go to the router's pods."""
 
     @classmethod
     def from_object(cls, obj: Json, known: ChildFacts | None = None) -> Self:
+        selected = (obj.get("spec") or {}).get("selector") or ()
         return cls(
             **common_of(obj, cls.content, known),
             adapters=own_annotations(obj["metadata"]).get(ADAPTERS_ANNOTATION),
-            selects_groups=not {RANK_LABEL, API_SERVER_LABEL}.isdisjoint((obj.get("spec") or {}).get("selector") or ()),
+            selects_groups=not {RANK_LABEL, API_SERVER_LABEL}.isdisjoint(selected),
+            selects_routers=ROUTER_LABEL in selected,
         )
 
 
@@ -293,7 +299,7 @@ def own_annotations(metadata: Json) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceFacts:
-    """An EndpointSlice that the cluster's controller created for the service's Service.
+    """An EndpointSlice that the cluster's controller created for the service's Service, or for NAME-direct.
 
     It shows which pods get requests: a ready pod may get none.
     """
@@ -304,6 +310,8 @@ class SliceFacts:
     resource_version: str = field(compare=False)
     service: str | None
     """None where it belongs to another Service and has a copied label."""
+    is_direct: bool = False
+    """Of NAME-direct."""
     ready: frozenset[str]
     """Uids of the pods that get requests."""
 
@@ -312,10 +320,12 @@ class SliceFacts:
         """Project a slice; it is small, so that `known` is not used."""
         metadata = obj["metadata"]
         labels = metadata.get("labels") or {}
-        service = labels.get(SERVICE_LABEL)
+        service, of = labels.get(SERVICE_LABEL), labels.get(SERVICE_NAME_LABEL)
+        is_direct = service is not None and of == direct_name(service)
         return cls(
             **identity_of(metadata),
-            service=service if service == labels.get(SERVICE_NAME_LABEL) else None,
+            service=service if is_direct or service == of else None,
+            is_direct=is_direct,
             # Pods without the Service's port are listed as well, in a slice without ports.
             ready=frozenset(_ready(obj.get("endpoints") or ())) if obj.get("ports") else frozenset(),
         )
@@ -323,8 +333,8 @@ class SliceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingSliceFacts(ChildFacts):
-    """An EndpointSlice that points at the activators, or has the name of one. Its endpoints are not the service's
-    pods."""
+    """An EndpointSlice of the operator's own, or with the name of one: it points at the activators, or past a router at
+    the replicas."""
 
     kind: ClassVar[str] = "EndpointSlice"
     content: ClassVar[tuple[str, ...]] = ("addressType", "endpoints", "ports")
@@ -334,7 +344,7 @@ def slice_from_object(obj: Json, known: object = None) -> SliceFacts | HoldingSl
     """The projection of any EndpointSlice with the service's label."""
     metadata = obj["metadata"]
     labels = metadata.get("labels") or {}
-    if metadata["name"].endswith(ACTIVATOR_SLICES) or labels.get(SLICE_MANAGER_LABEL) == GROUP:
+    if metadata["name"].endswith((*ACTIVATOR_SLICES, *REPLICA_SLICES)) or labels.get(SLICE_MANAGER_LABEL) == GROUP:
         return HoldingSliceFacts.from_object(obj, known if isinstance(known, HoldingSliceFacts) else None)
     return SliceFacts.from_object(obj, known)
 

@@ -12,7 +12,7 @@ from llmservice_vllm.versions import default_version
 
 DEFAULT_VLLM_VERSION = default_version()
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
-_QUANTITIES = frozenset({"helper_cpu", "helper_memory"})
+_QUANTITIES = frozenset({"helper_cpu", "helper_memory", "router_cpu", "router_memory", "router_memory_limit"})
 _COLLECTIONS = (list, tuple, set, dict)
 
 
@@ -73,6 +73,13 @@ class Settings:
     """Whether pods of a group look for nodes without room for all of them, one group at a time, so that nodes come."""
     has_dynamic_resources: bool = False
     """Whether services may claim devices: ResourceClaimTemplates are then watched, and need a right."""
+
+    router_image: str | None = None
+    """None: prompts are not routed. With one, services may ask for it, and the operator writes EndpointSlices."""
+    router_cpu: str = "200m"
+    router_memory: str = "256Mi"
+    """Requests of each pod of a router."""
+    router_memory_limit: str = "1Gi"
 
     @property
     def activator_service(self) -> tuple[str, str] | None:

@@ -13,8 +13,14 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Self
 
-from llmservice_api.constants import CHILD_KINDS, HAS_OWN_CONDITION, MANAGED_BY_LABEL, claim_names
+from llmservice_api.constants import (
+    CHILD_KINDS,
+    HAS_OWN_CONDITION,
+    MANAGED_BY_LABEL,
+    claim_names,
+)
 from llmservice_api.errors import Problem, checked_reader
+from llmservice_api.holding import REPLICA_SLICES
 from llmservice_api.reasons import Reason
 from llmservice_api.status import MOST_GROUPS
 from llmservice_runtime.contract import STATE_PORT, AdapterState, Cause, GroupState, MemberState, Phase, State
@@ -35,6 +41,7 @@ from llmservice_operator.facts.children import (
 )
 from llmservice_operator.facts.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.facts.pods import PodFacts, replicas
+from llmservice_operator.manifests import router
 from llmservice_operator.manifests.meta import Owner
 from llmservice_operator.workload.kinds import WORKLOADS, replicas_of, workloads_of
 from llmservice_operator.workload.port import Replica, WorkloadFacts
@@ -310,9 +317,16 @@ class Observed:
     revisions: tuple[RevisionFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
     endpoints: frozenset[str] | None = None
-    """Uids of pods that get the Service's requests; None: they may not be listed, and each ready pod counts."""
+    """Uids of replicas' pods that get requests, with a router from it; None: they may not be listed, and each ready pod
+    counts."""
+    has_ready_router: bool = False
+    """The Service leads to the router, and some pod is ready there."""
+    routing: tuple[ChildFacts, ...] = ()
+    """Deployment and budget of the router, and the Service past it."""
     slices: tuple[HoldingSliceFacts, ...] = ()
     """EndpointSlices that point at the activators."""
+    past_router: tuple[HoldingSliceFacts, ...] = ()
+    """EndpointSlices that lead to the replicas while no router is ready."""
     unsettled_for: float = inf
     """Seconds since pods, endpoints and the workload's counters began to disagree; reported from
     `progress.SETTLE_SECONDS` on."""
@@ -349,9 +363,22 @@ class Observed:
             return projections.get(kind, {}).get(name)
 
         pods = sorted(all_of(POD), key=lambda facts: facts.name)
+        endpoint, of_cluster = named(ServiceFacts.kind, name), [*all_of(ENDPOINT_SLICE)]
+        is_routed = endpoint is not None and endpoint.selects_routers
+        own = [each for each in of_cluster if isinstance(each, HoldingSliceFacts)]
+        listed, direct = (
+            # A pod is in two slices if it has addresses of both families, or moves between them.
+            frozenset(
+                uid
+                for each in of_cluster
+                if isinstance(each, SliceFacts) and each.is_direct is is_direct
+                for uid in each.ready
+            )
+            for is_direct in (False, True)
+        )
         return cls(
             workloads=workloads_of(projections, name),
-            service=named(ServiceFacts.kind, name),
+            service=endpoint,
             claims=tuple(facts for claim in claim_names(name) if (facts := named(ClaimFacts.kind, claim)) is not None),
             claim_templates=()
             if ClaimTemplateFacts.kind in hidden
@@ -363,13 +390,13 @@ class Observed:
             ),
             revisions=tuple(sorted(all_of(RevisionFacts.kind), key=lambda facts: (facts.revision, facts.name))),
             pods=tuple(replicas(pods)),
-            # A pod is in two slices if it has addresses of both families, or moves between them.
-            endpoints=None
-            if ENDPOINT_SLICE in hidden
-            else frozenset(
-                uid for each in all_of(ENDPOINT_SLICE) if isinstance(each, SliceFacts) for uid in each.ready
+            endpoints=None if ENDPOINT_SLICE in hidden else direct if is_routed else listed,
+            has_ready_router=is_routed and bool(listed),
+            routing=tuple(
+                facts for kind, of_routing in router.children(name) if (facts := named(kind, of_routing)) is not None
             ),
-            slices=tuple(each for each in all_of(ENDPOINT_SLICE) if isinstance(each, HoldingSliceFacts)),
+            slices=tuple(each for each in own if not each.name.endswith(REPLICA_SLICES)),
+            past_router=tuple(each for each in own if each.name.endswith(REPLICA_SLICES)),
             inspections=tuple(facts for facts in pods if isinstance(facts, InspectionFacts)),
             inspection_jobs=tuple(sorted(all_of(JobFacts.kind), key=lambda facts: (facts.created_at, facts.name))),
             hidden=hidden,
@@ -389,7 +416,9 @@ class Observed:
     def children(self) -> Iterator[ChildFacts]:
         yield from (c for c in (self.service, *self.claims, *self.claim_templates, *self.workloads) if c is not None)
         yield from self.others
+        yield from self.routing
         yield from self.slices
+        yield from self.past_router
         yield from self.revisions
         yield from self.inspection_jobs
 

@@ -92,6 +92,8 @@ class Verdict:
     """The spec's; None: it has none, or cannot be parsed."""
     autoscaled: Finding | None = None
     """None: there is no condition Autoscaled."""
+    routing: Finding | None = None
+    """None: there is no condition RoutingReady."""
     idle: bool | None = None
     """Autoscaling and not a user set spec.scaling.replicas to 0."""
     holding_port: int | None = None

@@ -35,6 +35,7 @@ from llmservice_operator.behaviours.rollout import (
     update_of,
     why_waiting,
 )
+from llmservice_operator.behaviours.routing import route, undesired_past_router
 from llmservice_operator.children import (
     DesiredChild,
     adopted_records,
@@ -209,8 +210,9 @@ def _roll_out(
     made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
     made = selecting_leaders(service, observed, desired, made)
     made = between_kinds(service, observed, desired, made, step.strategy)
+    routing = route(service, observed, inputs.settings, made)
     # Before the workload, so that requests are held before the last replica ends.
-    children = [*(slices or ()), *made, *adopted_records(service, orphans)]
+    children = [*(slices or ()), *routing.slices, *routing.made, *adopted_records(service, orphans)]
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return refuse(case, problems, service.spec.scaling.replicas)
@@ -222,15 +224,22 @@ def _roll_out(
         or step.obstacle
     )
     verdict = _verdict(selection, desired, fit, step, holding_step, obstacle, is_pending=is_pending(apply))
-    shown = {"desired": tuple(child.manifest for child in children), "restart": _restart(inputs, desired, step)}
-    unheld = tuple(undesired_slices(service, observed, slices))
+    shown = {
+        "desired": tuple(child.manifest for child in (*children, *routing.own)),
+        "restart": _restart(inputs, desired, step),
+    }
+    unheld = (
+        *undesired_slices(service, observed, slices),
+        *undesired_past_router(service, observed, routing.slices),
+    )
     if service.spec.paused:
         held = tuple(item for item in apply if item.kind == HoldingSliceFacts.kind)
         return report(case, verdict, apply=held, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
     if step.is_reported_first or step.is_held or (holding_step is not None and holding_step.is_waiting):
         apply = tuple(item for item in apply if not is_workload(item.kind))
+    apply = (*apply, *routing.applies(service, observed))
     gone = prunes(service, selection.asked, observed, desired, inputs.settings)
-    prune = (*unheld, *gone, *finished_jobs(service, observed, fit.job))
+    prune = (*unheld, *routing.prune, *gone, *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
         step.recheck_after,
@@ -385,7 +394,8 @@ def hold_edit(case: Case, holding: ScaleToZero, service: LLMService, fit: FitAss
     inputs, observed, previous = case.inputs, case.inputs.observed, service.status
     live = observed.workload
     serving = _serving(service, observed, inputs.settings)
-    children = [*(holding.slices or ()), *serving] if serving else []
+    routing = route(service, observed, inputs.settings, serving)
+    children = [*(holding.slices or ()), *routing.slices, *routing.made] if serving else []
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
         return refuse(case, problems, service.spec.scaling.replicas)
@@ -409,10 +419,12 @@ def hold_edit(case: Case, holding: ScaleToZero, service: LLMService, fit: FitAss
     return report(
         case,
         verdict,
-        desired=tuple(child.manifest for child in children),
-        apply=(*inspect, *apply),
+        desired=tuple(child.manifest for child in (*children, *routing.own)),
+        apply=(*inspect, *apply, *routing.applies(service, observed)),
         prune=(
             *undesired_slices(service, observed, holding.slices),
+            *undesired_past_router(service, observed, routing.slices),
+            *routing.prune,
             *undesired_children(service, observed, inputs.settings),
             *finished_jobs(service, observed, fit.job),
         ),

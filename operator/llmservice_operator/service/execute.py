@@ -182,6 +182,11 @@ async def _adopt(adopt: Adopt, parent: ParentFacts, ctx: Context, memory: Servic
 
 
 async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger) -> bool:
+    if apply.is_shared_name:
+        # Its manager is this operator, too: the API server would let one service take it from the other.
+        there = await _read_live(apply, parent, ctx)
+        if there is not None and there.owner_uid not in (None, parent.uid):
+            return _refused(apply, _owned_by_another(there), ctx, memory, log)
     try:
         raw = await _send_or_restore(apply, parent, ctx)
     except Conflict as conflict:
@@ -325,6 +330,11 @@ async def _read_live(apply: Apply, parent: ParentFacts, ctx: Context) -> ChildFa
             ctx.cache.remove(apply.kind, parent.namespace, apply.name, cached.uid)
         return None
     return _cached(apply, live, parent, ctx)
+
+
+def _owned_by_another(live: ChildFacts) -> Refusal:
+    owner = live.controller
+    return Refusal(409, f"it belongs to {owner.kind} {owner.name}" if owner is not None else "it is another one's")
 
 
 def _owned_by(live: ChildFacts | None, conflict: Conflict) -> Refusal:

@@ -33,6 +33,7 @@ _BAD = {
     str(ConditionType.STALLED): "True",
     str(ConditionType.DEGRADED): "True",
     str(ConditionType.AUTOSCALED): "False",
+    str(ConditionType.ROUTING_READY): "False",
 }
 """Status of a condition that reports a problem."""
 SERVING, NOT_SERVING = "serving", "not_serving"

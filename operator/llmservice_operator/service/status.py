@@ -29,6 +29,7 @@ from llmservice_operator.behaviours.holding import (
     slices_without_spec,
     undesired_slices,
 )
+from llmservice_operator.behaviours.routing import past_router, routing_ready, undesired_past_router
 from llmservice_operator.children import DesiredChild, apply_of, obstacle_to_prune
 from llmservice_operator.decision import (
     NO_REQUIREMENTS,
@@ -182,7 +183,7 @@ def is_stored(status: Json, previous: Json) -> bool:
         return False
     stored = {c.get("type"): c for c in previous.get("conditions") or ()}
     types = {c["type"] for c in status["conditions"]}
-    passing = {"Fits", "Autoscaled", "Reconciling", "Stalled"} - types
+    passing = {"Fits", "Autoscaled", "RoutingReady", "Reconciling", "Stalled"} - types
     return not passing & set(stored) and all(stored.get(c["type"]) == c for c in status["conditions"])
 
 
@@ -308,6 +309,9 @@ def _drafts(verdict: Verdict, progress: Progress, failure: StatusFailure | None,
     if verdict.autoscaled is not None:
         scaled = verdict.autoscaled
         yield _Draft(ConditionType.AUTOSCALED, scaled.status, scaled.reason, scaled.message)
+    if verdict.routing is not None:
+        routed = verdict.routing
+        yield _Draft(ConditionType.ROUTING_READY, routed.status, routed.reason, routed.message)
     ready = _ready(verdict, progress, failure)
     if ready.status:
         ready = replace(ready, message=ready.message + unserved)
@@ -504,7 +508,7 @@ def _of_deletion(case: Case, applies: Iterable[Apply]) -> Requirements:
 
 
 def _with_scaling(verdict: Verdict, case: Case) -> Verdict | Requirements:
-    """The verdict with autoscaling and holding of requests."""
+    """The verdict with autoscaling, holding of requests, and routing."""
     inputs, previous, found = case.inputs, case.subject.previous, case.scale_to_zero
     if case.service is None or found is None:
         return replace(verdict, holding_port=stored_port(previous), idle=stored_idle(previous))
@@ -514,6 +518,7 @@ def _with_scaling(verdict: Verdict, case: Case) -> Verdict | Requirements:
     scaling = case.service.spec.scaling
     return replace(
         verdict,
+        routing=routing_ready(case.service, inputs.observed, inputs.settings),
         autoscaling=scaling.autoscaling,
         autoscaled=scaled,
         holding_port=found.port,
@@ -554,11 +559,14 @@ def refuse(case: Case, problems: tuple[Problem, ...], replicas: int) -> Decision
 def _slices(case: Case) -> dict[str, Any]:
     """Routes despite the refusal: requests go to a listed pod, or else to the current activators."""
     subject, observed = case.subject, case.inputs.observed
-    slices = () if is_listed(observed) else _held(case)
-    ours = [each for each in slices or () if not name_conflicts(subject, observed, {each.id})]
+    slices, past = () if is_listed(observed) else _held(case), past_router(subject, observed)
+    ours = [each for each in (*(slices or ()), *past) if not name_conflicts(subject, observed, {each.id})]
     return {
         "apply": tuple(apply for each in ours if (apply := apply_of(each, subject, observed)) is not None),
-        "prune": tuple(undesired_slices(subject, observed, slices)),
+        "prune": (
+            *undesired_slices(subject, observed, slices),
+            *undesired_past_router(subject, observed, past),
+        ),
     }
 
 

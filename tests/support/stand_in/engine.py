@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tests.support.stand_in.behaviour import Behaviour
 from tests.support.stand_in.fates import HELD, fate_of, prefill_seconds
+from tests.support.stand_in.prefixes import TOKENS, Prefixes
 
 # What it says, a token at a time.
 WORDS = ("The", " answer", " has", " as", " many", " tokens", " as", " were", " asked", " for", ".", " ")
@@ -100,6 +101,8 @@ class Counts:
     inter_token: Observed = field(default_factory=lambda: Observed(INTER_TOKEN_BOUNDS))
     queued: Observed = field(default_factory=lambda: Observed(REQUEST_BOUNDS))
     whole: Observed = field(default_factory=lambda: Observed(REQUEST_BOUNDS))
+    prefix_hits: int = 0
+    """Tokens of prompts that were in the cache."""
 
 
 class Engine:
@@ -112,6 +115,7 @@ class Engine:
         self.is_short = False
         """Another rank is gone, and the next request finds it out."""
         self._behaviour = behaviour
+        self._prefixes = Prefixes(limits.kv_cache_tokens // TOKENS)
         self._end: RequestEnded | None = None
         self._frozen_at: float | None = None
         self._answered = 0
@@ -203,6 +207,7 @@ class Engine:
             if seconds:
                 await self._pass(seconds)
             self.counts.prompt_tokens += prompt_tokens
+            self.counts.prefix_hits += int(self._prefixes.take(prompt) * prompt_tokens)
             due = time.monotonic()
             for number in range(tokens):
                 due += 1 / self._behaviour.tokens_per_second

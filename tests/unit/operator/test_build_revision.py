@@ -23,7 +23,8 @@ def key(**sections: object) -> str:
 
 HF = "hf://Qwen/Qwen2.5-7B-Instruct"
 WITHOUT_RESTART = (
-    *("paused", "fitPolicy", "scaling", "rollout", "drain", "endpoint.port", "accelerator.memory"),
+    *("paused", "fitPolicy", "scaling", "rollout", "drain", "endpoint.port", "routing", "accelerator.memory"),
+    *("batching.kvEvents.port", "batching.kvEvents.replayPort"),  # without `enabled`, there are no events
     *("model.architecture", "model.cache.storageClassName", "model.cache.accessModes"),
     *("model.cache.retentionPolicy", "model.cache.verify", "model.cache.pruneAfterHours"),
 )

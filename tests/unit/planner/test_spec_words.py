@@ -48,6 +48,8 @@ NO_FLAG = {
     "scaling.autoscaling.provider": "of the cluster",
     "scaling.autoscaling.target.concurrency_per_replica": "the scaler's",
     "fit_policy": "of the operator",
+    "routing.mode": "where the Service leads",
+    "routing.policy": "the router's",
     "context_extension.method": "the supervisor's",
     "precision.weights": "a type of floats is --dtype, fp8 a method; the others are the checkpoint's own",
     "batching.kv_offloading_backend": "reaches vLLM beside a size only",

@@ -14,10 +14,11 @@ import pytest
 from localcluster.paths import REPOSITORY
 from release.plan import base_of
 
-DOCKERFILES = ("operator/Dockerfile", "runtime/Dockerfile.cpu")
+DOCKERFILES = ("operator/Dockerfile", "runtime/Dockerfile.cpu", "runtime/Dockerfile.router")
 INSTALLERS = (*DOCKERFILES, "tools/scripts/uv", "tools/localcluster/toolchain.py")
 FILES = (
     "runtime/requirements-cpu.txt",
+    "runtime/requirements-router.txt",
     "tools/scripts/requirements-build.txt",
     "tools/localcluster/requirements-go.txt",
 )

@@ -48,7 +48,7 @@ DERIVED = {
 }
 STAND_IN = "tools/localcluster/install.py"
 """It names the version that the stand-in was recorded from, the default one or not."""
-STATED = re.compile(r"(?:vllm(?:-[a-z-]+)?(?::v|==)|^ +version: )(\d+\.\d+\.\d+)", re.MULTILINE)
+STATED = re.compile(r"(?:vllm(?!-router)(?:-[a-z-]+)?(?::v|==)|^ +version: )(\d+\.\d+\.\d+)", re.MULTILINE)
 """An image or a package of vLLM, and spec.runtime.version."""
 EVERY = ("flags", *WORDS)
 

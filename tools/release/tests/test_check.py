@@ -29,6 +29,7 @@ COMMIT = "c" * 40
 WHEEL, ARCHIVE = "x-0.1.0-py3-none-any.whl", "llmservice-operator-0.1.0.tgz"
 GOOD_VALUES = {
     "image": {"repository": f"{REGISTRY}/llmservice-operator", "digest": OPERATOR},
+    "routing": {"image": ""},
     "services": {"defaultGpuImage": f"vllm/vllm-openai:v0.32.0@{OTHER}", "defaultAmdImage": "", "defaultCpuImage": ""},
 }
 IMAGE_ARTIFACT = Artifact(

@@ -69,13 +69,16 @@ def test_a_digest_stands_behind_the_tag_which_names_the_engines_version() -> Non
 def test_the_values_name_every_image_by_digest_and_nothing_else_changes() -> None:
     operator = Reference.parse(f"r.example.com/llm/llmservice-operator:0.1.0@{A}")
     cpu = Reference.parse(f"r.example.com/llm/vllm-cpu:v0.32.0-0.1.0@{B}")
+    router = Reference.parse(f"r.example.com/llm/llmservice-router:0.1.0@{B}")
     (gpu,) = images_to_resolve(yaml.safe_load(VALUES))
-    text = resolved_values(VALUES, operator, cpu, {gpu: C})
+    text = resolved_values(VALUES, operator, cpu, router, {gpu: C})
     before, after = yaml.safe_load(VALUES), yaml.safe_load(text)
     assert after["image"] == before["image"] | {"repository": "r.example.com/llm/llmservice-operator", "digest": A}
     changed = {"defaultGpuImage": f"{gpu}@{C}", "defaultCpuImage": str(cpu)}
     assert after["services"] == before["services"] | changed
-    assert {**after, "image": 0, "services": 0} == {**before, "image": 0, "services": 0}
+    assert after["routing"] == before["routing"] | {"image": str(router)}
+    others = {"image": 0, "services": 0, "routing": 0}
+    assert {**after, **others} == {**before, **others}
     assert [line for line in text.splitlines() if "#" in line] == [line for line in VALUES.splitlines() if "#" in line]
     assert by_tag_only(after) == ()
 
@@ -87,7 +90,7 @@ def test_what_is_left_by_tag_is_found() -> None:
 def test_a_value_that_is_not_there_is_an_error() -> None:
     operator = Reference.parse(f"r.example.com/x:1@{A}")
     with pytest.raises(ClusterError, match=r"no line image\.digest"):
-        resolved_values(VALUES.replace("  digest:", "  hash:"), operator, None, {})
+        resolved_values(VALUES.replace("  digest:", "  hash:"), operator, None, None, {})
 
 
 def test_names_of_a_release() -> None:
@@ -96,13 +99,14 @@ def test_names_of_a_release() -> None:
     vllm = VALUES.partition("vllm-openai:v")[2].split()[0]
     assert [str(planned.reference(image)) for image in planned.images] == [
         f"registry.example.com:5000/llm/llmservice-operator:{version}",
+        f"registry.example.com:5000/llm/llmservice-router:{version}",
         f"registry.example.com:5000/llm/vllm-cpu:v{vllm}-{version}",
     ]
     assert str(planned.chart) == f"registry.example.com:5000/llm/charts/llmservice-operator:{version}"
 
 
 def test_the_cpu_images_tag_tells_the_operator_its_version() -> None:
-    (_, cpu) = plan(REPOSITORY, "registry.example.com/llm").images
+    (_, _, cpu) = plan(REPOSITORY, "registry.example.com/llm").images
     stated = image_version(f"registry.example.com/llm/{cpu.name}:{cpu.tag}@{A}")
     assert stated is not None
     assert f"vllm-openai:v{stated}" in VALUES

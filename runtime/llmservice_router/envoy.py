@@ -1,0 +1,197 @@
+"""Envoy's configuration: the one port of a router's pod that clients reach. Pure.
+
+vllm-router listens on the loopback, because its paths to add and remove workers (POST /workers) are open to every
+client of its port, with --api-key too. Only prompts go there, and only where a replica is chosen by them: vllm-router
+writes their JSON anew, and Envoy passes on what it gets. All other paths of vLLM's API go from Envoy to the less busy
+of two replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+PROMPTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+"""Paths whose prompt decides about the replica."""
+ROUTER, REPLICAS, SESSIONS = "router", "replicas", "sessions"
+"""Envoy's names for vllm-router and for all replicas: the less busy one, and the one of a session."""
+CACHE_AWARE, CONSISTENT_HASH, POWER_OF_TWO = "cache_aware", "consistent_hash", "power_of_two"
+OF_POLICY = {CACHE_AWARE: ROUTER, CONSISTENT_HASH: SESSIONS, POWER_OF_TWO: REPLICAS}
+"""Where prompts go."""
+SESSION_HEADER = "x-session-id"
+"""Of vllm-router, too."""
+ENDPOINTS_FILE, ADMIN_SOCKET = "replicas.json", "admin.sock"
+
+_TYPE = "type.googleapis.com/envoy."
+_UNLIMITED = 1_000_000
+"""Connections and requests. Envoy's default is 1024 of each, and what is more gets 503."""
+_CLIENTS = 50_000
+"""Connections of clients: each is a file descriptor and some kilobytes."""
+_BODY_BYTES = 33 << 20
+_HEAD_SECONDS = 30
+"""Until a request's head has to be complete."""
+_CONNECT_SECONDS = 5
+_RETRIES = 3
+
+
+def bootstrap(*, policy: str, host: str, port: int, router_port: int, folder: str) -> dict[str, Any]:
+    """The whole configuration; `folder` has the file of endpoints and gets the socket of Envoy's administration."""
+    return {
+        "node": {"id": "router", "cluster": "router"},
+        "admin": {"address": {"pipe": {"path": f"{folder}/{ADMIN_SOCKET}", "mode": 0o600}}},
+        "overload_manager": {
+            "resource_monitors": [
+                {
+                    "name": "envoy.resource_monitors.global_downstream_max_connections",
+                    "typed_config": {
+                        "@type": f"{_TYPE}extensions.resource_monitors.downstream_connections.v3."
+                        "DownstreamConnectionsConfig",
+                        "max_active_downstream_connections": _CLIENTS,
+                    },
+                }
+            ]
+        },
+        "static_resources": {
+            "listeners": [
+                {
+                    "name": "clients",
+                    # What is longer is not sent again to another replica.
+                    "per_connection_buffer_limit_bytes": _BODY_BYTES,
+                    "address": _address(host, port) if host != "::" else _every_address(port),
+                    "filter_chains": [{"filters": [_http_connections(OF_POLICY[policy])]}],
+                }
+            ],
+            "clusters": [
+                _cluster(ROUTER, "STATIC", load_assignment=_assignment(ROUTER, [("127.0.0.1", router_port)])),
+                _replicas(REPLICAS, "LEAST_REQUEST", folder),  # of two that chance names
+                _replicas(SESSIONS, "MAGLEV", folder),
+            ],
+        },
+    }
+
+
+def _replicas(name: str, policy: str, folder: str) -> dict[str, Any]:
+    """All replicas, of which one is chosen by this policy."""
+    file = {"path": f"{folder}/{ENDPOINTS_FILE}", "watched_directory": {"path": folder}}
+    source = {"path_config_source": file, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
+    return _cluster(
+        name,
+        "EDS",
+        eds_cluster_config={"service_name": REPLICAS, "eds_config": source},
+        lb_policy=policy,
+        common_lb_config={"healthy_panic_threshold": {"value": 0}},
+    )
+
+
+def endpoints(replicas: Sequence[tuple[str, int]], version: int) -> dict[str, Any]:
+    """The content of ENDPOINTS_FILE, which Envoy reads anew when it is replaced."""
+    resource = {"@type": f"{_TYPE}config.endpoint.v3.ClusterLoadAssignment"} | _assignment(REPLICAS, replicas)
+    return {"version_info": str(version), "resources": [resource]}
+
+
+def _assignment(name: str, addresses: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    found = [{"endpoint": {"address": _address(host, port)}} for host, port in addresses]
+    return {"cluster_name": name, "endpoints": [{"lb_endpoints": found}]}
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def _every_address(port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": "::", "port_value": port, "ipv4_compat": True}}
+
+
+def _cluster(name: str, kind: str, **more: Any) -> dict[str, Any]:
+    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    return {
+        "name": name,
+        "type": kind,
+        "connect_timeout": f"{_CONNECT_SECONDS}s",
+        "circuit_breakers": {"thresholds": [dict.fromkeys(limits, _UNLIMITED)]},
+        **more,
+    }
+
+
+def _http_connections(prompts: str) -> dict[str, Any]:
+    """Nothing ends a request but its client or its replica: a long prompt may take minutes to its first token."""
+    return {
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": f"{_TYPE}extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "clients",
+            "stream_idle_timeout": "0s",
+            "request_timeout": "0s",
+            "request_headers_timeout": f"{_HEAD_SECONDS}s",
+            # vLLM sees what a client sends through a Service.
+            "server_header_transformation": "PASS_THROUGH",
+            "generate_request_id": False,
+            "skip_xff_append": True,
+            # No client is internal: its x-envoy-* headers, which would change timeouts and retries, are removed.
+            "use_remote_address": True,
+            "internal_address_config": {"cidr_ranges": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]},
+            "common_http_protocol_options": {"headers_with_underscores_action": "ALLOW"},
+            # As vLLM does: nginx passes requests on so where its proxy_http_version is not set.
+            "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "replicas"},
+            "upgrade_configs": [{"upgrade_type": "websocket"}],
+            "route_config": {
+                "name": "paths",
+                "virtual_hosts": [
+                    {
+                        "name": "all",
+                        "domains": ["*"],
+                        "routes": [*(_prompts(path, prompts) for path in PROMPTS), _others()],
+                        "request_headers_to_remove": ["x-envoy-external-address"],
+                    }
+                ],
+            },
+            "http_filters": [
+                {
+                    "name": "envoy.filters.http.router",
+                    "typed_config": {
+                        "@type": f"{_TYPE}extensions.filters.http.router.v3.Router",
+                        "suppress_envoy_headers": True,
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _prompts(path: str, cluster: str) -> dict[str, Any]:
+    match = {"path": path, "headers": [{"name": ":method", "string_match": {"exact": "POST"}}]}
+    if cluster == SESSIONS:
+        return {
+            "match": match,
+            "route": _route(cluster) | {"hash_policy": [{"header": {"header_name": SESSION_HEADER}}]},
+        }
+    if cluster == REPLICAS:
+        return {"match": match, "route": _route(cluster)}
+    return {
+        "match": match,
+        "route": _route(cluster),
+    }
+
+
+def _others() -> dict[str, Any]:
+    return {"match": {"prefix": "/"}, "route": _route(REPLICAS)}
+
+
+def _route(cluster: str) -> dict[str, Any]:
+    return {
+        "cluster": cluster,
+        "timeout": "0s",
+        "idle_timeout": "0s",
+        # What no server has begun: a replica that ended, before its address is gone.
+        "retry_policy": {
+            "retry_on": "connect-failure,refused-stream,reset-before-request",
+            "num_retries": _RETRIES,
+            "host_selection_retry_max_attempts": _RETRIES,
+            "retry_host_predicate": [
+                {
+                    "name": "envoy.retry_host_predicates.previous_hosts",
+                    "typed_config": {"@type": f"{_TYPE}extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"},
+                }
+            ],
+        },
+    }

@@ -27,6 +27,7 @@ DNS_SERVICE = "10.96.0.10"
 ALL_PODS = "10.244.0.0/16"
 # Named like those of the CNI plugins, so that `down` finds it after any crash.
 _PODS_CHAIN = "CNI-POD-TO-POD"
+_SERVICES_CHAIN = "CNI-NO-SERVICE"
 
 # kubelet, kube-proxy and the bridge plugin set these and never set them back.
 SETTINGS = (
@@ -148,6 +149,19 @@ def ensure_bridge() -> None:
     run("ip", "link", "set", BRIDGE, "up")
     (Path("/proc/sys") / "net/ipv4/ip_forward").write_text("1")
     _filter_bridged()
+    _keep_services_inside()
+
+
+def _keep_services_inside() -> None:
+    """Refuse what goes to a Service's address and that no rule of kube-proxy took: outside of this machine some gateway
+    may answer. kube-proxy changes one table after the other: as a Service gets its first endpoint, it is refused no
+    longer, and not yet sent on."""
+    if _SERVICES_CHAIN in chains_of(_saved("iptables")):
+        return
+    run("iptables", "-w", "-N", _SERVICES_CHAIN)
+    run("iptables", "-w", "-A", _SERVICES_CHAIN, "-d", SERVICES, "-j", "REJECT")
+    for chain in ("FORWARD", "OUTPUT"):
+        run("iptables", "-w", "-A", chain, "-j", _SERVICES_CHAIN)
 
 
 def route_to(pods: str, gateway: str) -> None:

@@ -438,7 +438,7 @@ def undesired_children(service: LLMService, observed: Observed, settings: Settin
         live = observed.child(child.kind, service.name)
         if child.resource is NETWORK_POLICY and has_groups:  # it protects them until the last one has ended
             continue
-        if live is not None and BUILDERS[child.kind](service, settings) is None and _may_prune(live, service):
+        if live is not None and BUILDERS[child.kind](service, settings) is None and may_prune(live, service):
             yield Prune(live.kind, live.name, live.uid, child.prune_reason)
 
 
@@ -456,7 +456,7 @@ def prunes(
             field = claim_names(service.name)[claim.name]
             yield Prune(claim.kind, claim.name, claim.uid, f"{field} no longer asks for it")
     endpoint = observed.service
-    was_listed = endpoint is not None and endpoint.adapters is not None and _may_prune(endpoint, service)
+    was_listed = endpoint is not None and endpoint.adapters is not None and may_prune(endpoint, service)
     if was_listed and not has_adapters_config(service):
         yield Prune(*_adapters_id(service), uid=None, reason="LoRA is off")
     yield from _old_claim_templates(service, observed, desired)
@@ -495,7 +495,7 @@ def _old_revisions(service: LLMService, observed: Observed, desired: DesiredRevi
             yield Prune(revision.kind, revision.name, revision.uid, f"{KEPT} later revisions are kept")
 
 
-def _may_prune(child: ChildFacts, service: LLMService) -> bool:
+def may_prune(child: ChildFacts, service: Owner) -> bool:
     """Also an orphan: nobody else would delete it."""
     return ownership(child, service) in (Ownership.OURS, Ownership.ORPHAN)
 
@@ -509,5 +509,5 @@ def _is_own(child: ChildFacts, service: LLMService) -> bool:
 def finished_jobs(service: LLMService, observed: Observed, job_in_use: str | None) -> Iterator[Prune]:
     """Jobs whose result is in the status, or that inspected another model."""
     for job in observed.inspection_jobs:
-        if _may_prune(job, service) and job.name != job_in_use:
+        if may_prune(job, service) and job.name != job_in_use:
             yield Prune(job.kind, job.name, job.uid, "what it found is recorded, or not needed")

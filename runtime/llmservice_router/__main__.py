@@ -1,7 +1,7 @@
 """python -m llmservice_router: routes prompts to the replica that has computed their beginning.
 
 One process of three: Envoy has the port of the clients; vllm-router chooses the replica where a prompt's beginning
-decides; this one tells both which replicas there are, answers the kubelet's probes, and ends the other two once nothing
+decides; this one gives both the list of replicas, answers the kubelet's probes, and ends the other two once nothing
 is in progress. Where one of them ends by itself the container ends: the other pod of the Deployment goes on, and this
 one is started again with all replicas.
 """
@@ -207,7 +207,9 @@ class Router:
         end = began + self._asked.drain_seconds
         while (left := await self.in_progress()) != 0 and loop.time() < end:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.2)
-        logger.info("ended after %.1f s; requests in progress: %d", loop.time() - began, left)
+        logger.info(
+            "ended after %.1f s; requests in progress: %s", loop.time() - began, "unknown" if left is None else left
+        )
 
 
 async def serve_probes(router: Router, port: int) -> web.AppRunner:
@@ -248,9 +250,9 @@ async def run(asked: Options, find: Resolve) -> int:
         following = asyncio.create_task(router.follow(), name="replicas")
         stack.callback(following.cancel)
         ends = {asyncio.create_task(program.wait()): name for name, program in programs}
-        told = asyncio.create_task(terminated.wait())
-        await asyncio.wait({*ends, told, following}, return_when=asyncio.FIRST_COMPLETED)
-        if told.done():
+        ending = asyncio.create_task(terminated.wait())
+        await asyncio.wait({*ends, ending, following}, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
             await router.drain()
             return 0
         if following.done():

@@ -160,17 +160,8 @@ def _http_connections(prompts: str) -> dict[str, Any]:
 
 def _prompts(path: str, cluster: str) -> dict[str, Any]:
     match = {"path": path, "headers": [{"name": ":method", "string_match": {"exact": "POST"}}]}
-    if cluster == SESSIONS:
-        return {
-            "match": match,
-            "route": _route(cluster) | {"hash_policy": [{"header": {"header_name": SESSION_HEADER}}]},
-        }
-    if cluster == REPLICAS:
-        return {"match": match, "route": _route(cluster)}
-    return {
-        "match": match,
-        "route": _route(cluster),
-    }
+    by_session = {"hash_policy": [{"header": {"header_name": SESSION_HEADER}}]} if cluster == SESSIONS else {}
+    return {"match": match, "route": _route(cluster) | by_session}
 
 
 def _others() -> dict[str, Any]:

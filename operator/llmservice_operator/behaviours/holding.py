@@ -58,7 +58,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, cached_by_service, cached_by_spec
 from llmservice_api.spec import LLMServiceSpec
 
-from llmservice_operator.children import DesiredChild, applies, with_hash
+from llmservice_operator.children import DesiredChild, applies, may_prune, with_hash
 from llmservice_operator.decision import Event, Inputs, Prune, RolloutStep, value_of
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import HoldingSliceFacts
@@ -346,8 +346,7 @@ def slices_without_spec(
 def undesired_slices(service: Owner, observed: Observed, slices: tuple[DesiredChild, ...] | None) -> Iterator[Prune]:
     desired = None if slices is None else {each.id for each in slices}
     for live in observed.slices:
-        may_go = ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN)
-        if desired is not None and (live.kind, live.name) not in desired and may_go:
+        if desired is not None and (live.kind, live.name) not in desired and may_prune(live, service):
             yield Prune(live.kind, live.name, live.uid, "requests go to the replicas")
 
 

@@ -26,7 +26,7 @@ from llmservice_api.constants import direct_name
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, cached_by_service
 
-from llmservice_operator.children import RETRY_SECONDS, DesiredChild, apply_of, with_hash
+from llmservice_operator.children import RETRY_SECONDS, DesiredChild, apply_of, may_prune, with_hash
 from llmservice_operator.decision import Apply, Prune
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import ChildFacts, HoldingSliceFacts
@@ -132,7 +132,7 @@ def undesired_past_router(service: Owner, observed: Observed, slices: Sequence[D
 def _without_pods(service: LLMService, observed: Observed) -> Iterator[DesiredChild]:
     """The router's Deployment as it is, with no replicas. Its pods drain, and find replicas by NAME-direct."""
     live = _router(observed)
-    if live is None or not live.spec_replicas or ownership(live, service) not in (Ownership.OURS, Ownership.ORPHAN):
+    if live is None or not live.spec_replicas or not may_prune(live, service):
         return
     ready = [pod for each in observed.replicas if each.ready for pod in each.answering]
     if ready and observed.endpoints is not None and not any(pod.uid in observed.endpoints for pod in ready):
@@ -143,7 +143,7 @@ def _without_pods(service: LLMService, observed: Observed) -> Iterator[DesiredCh
 
 def _prunes(children: Sequence[ChildFacts], service: Owner, reason: str) -> Iterator[Prune]:
     for live in children:
-        if ownership(live, service) in (Ownership.OURS, Ownership.ORPHAN):
+        if may_prune(live, service):
             yield Prune(live.kind, live.name, live.uid, reason)
 
 

@@ -3,7 +3,7 @@ PodDisruptionBudget and ScaledObject."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,35 +115,33 @@ def holding_slices(llm: Owner, port: int, activators: tuple[Activator, ...]) -> 
     are set: an absent one means ready to some readers only. There is no targetRef, since the activators are pods of
     another namespace.
     """
-    families = {"IPv4": [], "IPv6": []}  # type: dict[str, list[Activator]]
-    for activator in activators:
-        families["IPv6" if activator.is_ipv6 else "IPv4"].append(activator)
-    return tuple(
-        _holding_slice(llm, suffix, family, port, some)
-        for suffix, (family, some) in zip(ACTIVATOR_SLICES, families.items(), strict=True)
-        if some
-    )
+    return tuple(service_slices(llm, ACTIVATOR_SLICES, port, ((each.address, each.node) for each in activators)))
 
 
-def _holding_slice(llm: Owner, suffix: str, family: str, port: int, activators: list[Activator]) -> Manifest:
-    meta = metadata(llm, llm.name + suffix)
-    meta["labels"] = labels(llm) | {SERVICE_NAME_LABEL: llm.name, SLICE_MANAGER_LABEL: GROUP}
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": meta,
-        "addressType": family,
-        "endpoints": [_slice_endpoint(each) for each in activators],
-        "ports": [{"name": HTTP_PORT_NAME, "port": port, "protocol": "TCP", "appProtocol": "http"}],
-    }
-
-
-def _slice_endpoint(activator: Activator) -> Manifest:
-    endpoint: Manifest = {
-        "addresses": [activator.address],
-        "conditions": {"ready": True, "serving": True, "terminating": False},
-    }
-    return endpoint | ({"nodeName": activator.node} if activator.node else {})
+def service_slices(
+    llm: Owner, suffixes: tuple[str, str], port: int, pods: Iterable[tuple[str, str]]
+) -> Iterator[Manifest]:
+    """EndpointSlices of the Service NAME with these pods, address and node of each: of IPv4 and IPv6, by the name
+    suffixes."""
+    by_family: dict[str, list[Manifest]] = {"IPv4": [], "IPv6": []}
+    for address, node in pods:
+        endpoint: Manifest = {
+            "addresses": [address],
+            "conditions": {"ready": True, "serving": True, "terminating": False},
+        }
+        by_family["IPv6" if ":" in address else "IPv4"].append(endpoint | ({"nodeName": node} if node else {}))
+    for suffix, (family, endpoints) in zip(suffixes, by_family.items(), strict=True):
+        if endpoints:
+            meta = metadata(llm, llm.name + suffix)
+            meta["labels"] = labels(llm) | {SERVICE_NAME_LABEL: llm.name, SLICE_MANAGER_LABEL: GROUP}
+            yield {
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": meta,
+                "addressType": family,
+                "endpoints": endpoints,
+                "ports": [{"name": HTTP_PORT_NAME, "port": port, "protocol": "TCP", "appProtocol": "http"}],
+            }
 
 
 def disruption_budget(llm: LLMService, settings: Settings) -> Manifest | None:

@@ -8,10 +8,9 @@ the API server is down.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from llmservice_api.constants import GROUP, ROUTER_LABEL, direct_name, router_name
-from llmservice_api.holding import REPLICA_SLICES, SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
+from llmservice_api.constants import ROUTER_LABEL, direct_name, router_name
+from llmservice_api.holding import REPLICA_SLICES
 from llmservice_api.service import LLMService
 from llmservice_runtime.contract import (
     HTTP_PORT,
@@ -24,6 +23,7 @@ from llmservice_runtime.contract import (
     STATE_PORT_NAME,
 )
 
+from llmservice_operator.manifests.children import service_slices
 from llmservice_operator.manifests.meta import (
     CONTAINER_SECURITY,
     Manifest,
@@ -170,23 +170,4 @@ def budget(llm: LLMService) -> Manifest | None:
 
 def replica_slices(llm: Owner, pods: Iterable[tuple[str, str]]) -> Iterator[Manifest]:
     """EndpointSlices of the Service NAME with these pods: address and node of each."""
-    by_family: dict[str, list[Any]] = {"IPv4": [], "IPv6": []}
-    for address, node in sorted(pods):
-        endpoint = {
-            "addresses": [address],
-            "conditions": {"ready": True, "serving": True, "terminating": False},
-        }
-        by_family["IPv6" if ":" in address else "IPv4"].append(endpoint | ({"nodeName": node} if node else {}))
-    for suffix, (family, endpoints) in zip(REPLICA_SLICES, by_family.items(), strict=True):
-        if endpoints:
-            meta = metadata(llm, llm.name + suffix)
-            meta["labels"] = labels(llm) | {SERVICE_NAME_LABEL: llm.name, SLICE_MANAGER_LABEL: GROUP}
-            port = {"name": HTTP_PORT_NAME, "port": HTTP_PORT, "protocol": "TCP", "appProtocol": "http"}
-            yield {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": meta,
-                "addressType": family,
-                "endpoints": endpoints,
-                "ports": [port],
-            }
+    yield from service_slices(llm, REPLICA_SLICES, HTTP_PORT, sorted(pods))

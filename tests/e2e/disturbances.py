@@ -339,17 +339,18 @@ def patient(world: World, story: str) -> Iterator[Traffic]:
         yield probe
 
 
-def only_what_kubernetes_cannot_save(world: World, victim: Victim, record: Record) -> None:
+def only_what_kubernetes_cannot_save(world: World, victim: Victim, record: Record, router: JSON | None = None) -> None:
     """A killed server takes along what it was answering. What is sent later and lost was never accepted by anybody.
 
-    A client that tries again, as the OpenAI client does by default, loses none of the latter.
+    A client that tries again, as the OpenAI client does by default, loses none of the latter. `router`: the pod to
+    strike, in place of a replica's.
     """
     name = words(victim)
     with patient(world, name) as tries_again, world.story(name):
-        struck = unharmed(world)
+        struck = router or unharmed(world)
         process = victim(struck)
         assert process is not None
-        moment = world.strike(struck)
+        moment = world.strike(*([] if router else [struck]))
         os.kill(process, signal.SIGKILL)
         restarted(world, struck)
     reported, retried = world.probe.since(name, moment), tries_again.since(name, moment)

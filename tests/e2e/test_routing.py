@@ -13,9 +13,11 @@ from tests.e2e.disturbances import (
     NAME,
     ROUTED,
     Story,
+    Victim,
     World,
     delete_pod,
     nothing_is_lost,
+    only_what_kubernetes_cannot_save,
     patient,
     rolling_update,
     term_while_serving,
@@ -24,7 +26,7 @@ from tests.e2e.disturbances import (
 )
 from tests.support.audit import Right, since_installed
 from tests.support.client import ClientPod
-from tests.support.cluster import Cluster, eventually, is_ready
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.host import without
 from tests.support.measured import Record
 from tests.support.operator import scale_operator
@@ -92,6 +94,47 @@ STORIES: list[Story] = [off_and_on, a_router_is_deleted, delete_pod, rolling_upd
 def test_nothing_is_lost(routed: World, story: Story, record: Record) -> None:
     nothing_is_lost(routed, story, record)
     eventually("it leads to the router", lambda: leads_to_routers(routed), PATIENCE)
+
+
+def envoy(pod: JSON) -> int:
+    return program_of(pod, "envoy")
+
+
+def vllm_router(pod: JSON) -> int:
+    return program_of(pod, "vllm::router")  # as it titles itself
+
+
+def the_first_process(pod: JSON) -> int:
+    return program_of(pod, "llmservice_router")
+
+
+@pytest.mark.parametrize("victim", [envoy, vllm_router, the_first_process], ids=words)
+def test_a_killed_router_loses_no_later_request(routed: World, victim: Victim, record: Record) -> None:
+    """The container ends with any of its programs; the other pod goes on."""
+    routed.change(routing={"mode": "router", "policy": "cache_aware"})
+    eventually("two that choose by prompts", lambda: len(by_prompts(routed)) == 2, PATIENCE)
+    struck = min(by_prompts(routed), key=lambda pod: pod["status"]["containerStatuses"][0]["restartCount"])
+    only_what_kubernetes_cannot_save(routed, victim, record, struck)
+    eventually("it leads to the router", lambda: leads_to_routers(routed), PATIENCE)
+
+
+def by_prompts(routed: World) -> list[JSON]:
+    """Ready pods of the router with vllm-router in them."""
+    pods = ready_routers(routed.cluster, routed.namespace, NAME)
+    return [pod for pod in pods if "--policy=cache_aware" in pod["spec"]["containers"][0]["args"]]
+
+
+def up_and_down(routed: World) -> None:
+    routed.strike()
+    routed.scale(4)
+    routed.settled()
+    routed.scale(1)
+    routed.settled()
+    routed.scale(2)
+
+
+def test_no_request_is_lost_between_one_replica_and_four(routed: World, record: Record) -> None:
+    nothing_is_lost(routed, up_and_down, record)
 
 
 def test_without_a_ready_router_it_leads_to_the_replicas(routed: World, record: Record) -> None:

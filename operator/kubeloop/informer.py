@@ -218,8 +218,8 @@ Project = Callable[[RawObject, Any], Facts]
 """Of an object, and of the facts that are known of it already or expected after a write, or None."""
 
 
-Index = Callable[[Any], Hashable | None]
-"""Takes a projection; returns the value that it is found by, or None to leave it out of the index."""
+Index = Callable[[Any], Iterable[Hashable]]
+"""Takes a projection; returns the values that it is found by."""
 
 
 class Seen(NamedTuple):
@@ -313,13 +313,15 @@ class Cache:
 
     def _index(self, kind: str, old: Facts | None, new: Facts | None) -> None:
         index = self._indices[kind]
-        if old is not None and (value := index(old)) is not None:
-            found = self._by.get((kind, value), {})
-            found.pop(Key(old.namespace, old.name), None)
-            if not found:
-                self._by.pop((kind, value), None)
-        if new is not None and (value := index(new)) is not None:
-            self._by.setdefault((kind, value), {})[Key(new.namespace, new.name)] = new
+        if old is not None:
+            for value in index(old):
+                found = self._by.get((kind, value), {})
+                found.pop(Key(old.namespace, old.name), None)
+                if not found:
+                    self._by.pop((kind, value), None)
+        if new is not None:
+            for value in index(new):
+                self._by.setdefault((kind, value), {})[Key(new.namespace, new.name)] = new
 
     def seen(self, kind: str, namespace: str | None = None) -> dict[tuple[str, str], Seen]:
         """Identities of all objects of a kind by (namespace, name), for comparison with a list."""

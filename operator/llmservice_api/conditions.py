@@ -12,7 +12,8 @@ _LONGEST_MESSAGE = 2048
 class ConditionType(StrEnum):
     """The conditions of an LLMService. Reconciling and Stalled are present only while true, never both.
 
-    Autoscaled is present while the spec asks for autoscaling, RoutingReady while it asks for routing. Degraded is
+    Autoscaled is present while the spec asks for autoscaling, RoutingReady while it asks for routing or a
+    Gateway. Degraded is
     present only while true, with any of the others.
     """
 

@@ -163,6 +163,8 @@ class ChildKind:
 
 
 NETWORK_POLICY = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+HTTP_ROUTE = Resource("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute")
+INFERENCE_POOL = Resource("inference.networking.k8s.io", "v1", "inferencepools", "InferencePool")
 
 CHILD_KINDS: tuple[ChildKind, ...] = (
     ChildKind(
@@ -180,6 +182,20 @@ CHILD_KINDS: tuple[ChildKind, ...] = (
         prune_reason="KEDA is not to scale this service",
         is_optional=True,
         setting="scaler_address",
+        has_own_condition=True,
+    ),
+    ChildKind(
+        INFERENCE_POOL,
+        prune_reason="spec.routing no longer asks for a pool",
+        is_optional=True,
+        setting="has_gateways",
+        has_own_condition=True,
+    ),
+    ChildKind(
+        HTTP_ROUTE,
+        prune_reason="spec.endpoint no longer names a Gateway",
+        is_optional=True,
+        setting="has_gateways",
         has_own_condition=True,
     ),
 )

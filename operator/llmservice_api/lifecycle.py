@@ -17,7 +17,19 @@ from cronsim import CronSim, CronSimError
 from pydantic import Field, StringConstraints
 
 from llmservice_api import kubernetes
-from llmservice_api.base import ApiModel, Many, Quantity, SecretKeyRef, integer_or_auto_schema, knob, leaf, section
+from llmservice_api.base import (
+    ApiModel,
+    Hostname,
+    Many,
+    NamespaceName,
+    ObjectName,
+    Quantity,
+    SecretKeyRef,
+    integer_or_auto_schema,
+    knob,
+    leaf,
+    section,
+)
 from llmservice_api.constants import DEFAULT_DRAIN_SECONDS, DEFAULT_ENDPOINT_PORT
 from llmservice_api.errors import InvalidSpec, Problem
 
@@ -232,6 +244,39 @@ class Drain(ApiModel):
     )
 
 
+class GatewayRef(ApiModel):
+    """A Gateway of the Gateway API, or one of its listeners."""
+
+    name: ObjectName = Field(description="Name of the Gateway, an object of the Gateway API.")
+    namespace: NamespaceName | None = knob(
+        description="Namespace of the Gateway; its listener has to admit routes of this one. Default: the namespace of "
+        "the LLMService.",
+        examples=["gateways"],
+    )
+    section_name: ObjectName | None = knob(
+        description="Name of one listener of the Gateway. Default: all of them.", examples=["https"]
+    )
+
+
+class Gateway(ApiModel):
+    """A way in from outside of the cluster: an HTTPRoute of the LLMService's name."""
+
+    ref: GatewayRef = Field(description="The Gateway that takes the requests.")
+    hostnames: Many[Hostname] = knob(
+        (),
+        description="Hosts whose requests for /v1 come here. Several services may have the same ones, each with "
+        "byModel. Default: those of the Gateway's listeners.",
+        examples=[["models.example.com"]],
+        max_length=16,
+    )
+    by_model: bool = knob(
+        False,
+        description="Only requests come here whose header X-Gateway-Model-Name (the chart's gateway.modelHeader) names "
+        "a model or an adapter of this service, so that all models may have one address. Default: false.",
+        examples=[True],
+    )
+
+
 class Endpoint(ApiModel):
     """The Service in front of the replicas; it has the name of the LLMService."""
 
@@ -247,16 +292,32 @@ class Endpoint(ApiModel):
         "restart; without a usable key nobody is let in.",
         examples=[{"name": "llm-keys", "key": "api-key"}],
     )
+    gateway: Gateway | None = knob(
+        description="A Gateway that takes requests from outside of the cluster for this service. See "
+        "docs/serving/gateway.md. Default: none.",
+        examples=[{"ref": {"name": "public", "namespace": "gateways"}, "hostnames": ["models.example.com"]}],
+    )
+
+
+class EndpointPicker(ApiModel):
+    """The Service of an endpoint picker (EPP), which chooses a replica for each request of a Gateway."""
+
+    name: ObjectName | None = knob(
+        description="Name of the Service, in the namespace of the LLMService. Default: NAME-epp.", examples=["chat-epp"]
+    )
+    port: int = knob(
+        9002, description="Port of the Service, for the Gateway's questions.", examples=[9002], bounds=(1, 65_535)
+    )
 
 
 class Routing(ApiModel):
     """Whether prompts go to the replica that has computed their beginning."""
 
-    mode: Literal["none", "router"] = knob(
+    mode: Literal["none", "router", "pool"] = knob(
         "none",
-        description="none: the Service spreads connections over the replicas. router: it leads to pods of vllm-router, "
-        "which choose a replica for each prompt; NAME-direct goes past them. `llmservice advise routing` says whether "
-        "it pays. See docs/serving/routing.md.",
+        description="none: connections are spread over replicas. router: the Service leads to pods that choose one for "
+        "each prompt; NAME-direct goes past. pool: the Gateway asks an endpoint picker of yours. `llmservice "
+        "advise routing` says whether it pays. See docs/serving/routing.md.",
         examples=["router"],
     )
     policy: Literal["cache_aware", "consistent_hash", "power_of_two"] = knob(
@@ -268,10 +329,15 @@ class Routing(ApiModel):
     router_replicas: int = knob(
         2, description="Pods of the router. While none is ready, requests go past it.", examples=[3], bounds=(1, 10)
     )
+    endpoint_picker: EndpointPicker = section(EndpointPicker, "With mode pool: who chooses the replica.")
 
     @property
-    def is_on(self) -> bool:
-        return self.mode != "none"
+    def has_router(self) -> bool:
+        return self.mode == "router"
+
+    @property
+    def has_pool(self) -> bool:
+        return self.mode == "pool"
 
 
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)

@@ -33,10 +33,11 @@ AUTOSCALED = Section(
     look="`kubectl describe scaledobject,hpa` of the namespace.",
 )
 ROUTED = Section(
-    "Prompts are not routed",
-    intro="Reasons of the condition RoutingReady, which is there while spec.routing asks for a router. They change "
-    "neither Ready nor what serves: requests go to the replicas past the router.",
-    look=f"`kubectl describe deployment NAME-router`; `kubectl get pods -l {ROUTER_LABEL}=NAME` and their logs.",
+    "Requests are not routed",
+    intro="Reasons of the condition RoutingReady, which is there while spec.routing asks for a router or a pool, or "
+    "spec.endpoint.gateway for a Gateway. They change neither Ready nor what the Service's own address serves.",
+    look=f"`kubectl describe deployment NAME-router`; `kubectl get pods -l {ROUTER_LABEL}=NAME` and their logs; "
+    "`kubectl describe httproute,inferencepool NAME`.",
 )
 INTERNAL = Section(
     "The operator failed",
@@ -534,6 +535,39 @@ class Reason(Explained):
         "Remove the cause that the message names; the operator tries again each minute.",
         ends=Ends.OUTSIDE,
     )
+    GATEWAY_DISABLED = ROUTED.row(
+        "GatewayDisabled",
+        "spec.endpoint.gateway or spec.routing asks for a Gateway, and this operator is installed without.",
+        "Install the chart with gateway.enabled=true, as docs/serving/gateway.md describes, or remove the field.",
+    )
+    GATEWAY_API_MISSING = ROUTED.row(
+        "GatewayAPIMissing",
+        "A kind that a Gateway needs cannot be listed: its CRD is not installed, or the operator has no right to it.",
+        "Install the CRDs of the Gateway API and, for a pool, of its inference extension; install the chart with "
+        "gateway.enabled=true.",
+        look="`kubectl get crd httproutes.gateway.networking.k8s.io inferencepools.inference.networking.k8s.io`.",
+        ends=Ends.OUTSIDE,
+    )
+    ROUTE_REFUSED = ROUTED.row(
+        "RouteRefused",
+        "The HTTPRoute or the InferencePool cannot be made.",
+        "Remove the cause that the message names; the operator tries again each minute.",
+        ends=Ends.OUTSIDE,
+    )
+    ROUTE_TAKEN = ROUTED.row(
+        "RouteTaken",
+        "Another LLMService has some of these hosts and model names at this Gateway already.",
+        "Choose other hostnames or another name of the model, or remove them there; the operator tries again each "
+        "minute.",
+        ends=Ends.OUTSIDE,
+    )
+    ROUTE_NOT_ACCEPTED = ROUTED.row(
+        "RouteNotAccepted",
+        "The Gateway does not take the HTTPRoute or the InferencePool, or has not said so yet.",
+        "See what its controller says of them: a listener admits no routes of this namespace or has other hosts, the "
+        "Gateway is not there, or the endpoint picker's Service is missing.",
+        ends=Ends.OUTSIDE,
+    )
     INTERNAL_ERROR = INTERNAL.row(
         "InternalError",
         "The operator failed on an internal error while it handled this service; what serves keeps serving.",
@@ -584,6 +618,11 @@ class Reason(Explained):
     AUTOSCALING = FINE.row(
         "Autoscaling",
         "KEDA sets spec.scaling.replicas by the load, within the bounds of spec.scaling.autoscaling.",
+        "Nothing to do.",
+    )
+    ATTACHED = FINE.row(
+        "Attached",
+        "The Gateway takes requests for this service.",
         "Nothing to do.",
     )
     ROUTING = FINE.row(

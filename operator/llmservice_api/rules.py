@@ -115,8 +115,24 @@ _REPLAY_PORT = f"(has({_EVENTS}.replayPort) ? {_EVENTS}.replayPort : {DEFAULT_RE
 _CLAIM = "self.accelerator.claim"
 _TOPOLOGY = "self.parallelism.topologyKey"
 _AFFINITY = "self.podTemplate.spec.affinity"
+_SCALED = "self.scaling.autoscaling"
+_POOLED = "has(self.routing) && has(self.routing.mode) && self.routing.mode == 'pool'"
 SPEC = (
     _claim_of_a_group("model.cache"),
+    Rule(
+        f"!({_POOLED}) || !has(self.parallelism) || !has(self.parallelism.nodes) || self.parallelism.nodes == 1",
+        "an endpoint picker would choose pods of a replica over several nodes that answer nothing: choose mode none or "
+        "router",
+        ".routing.mode",
+    ),
+    Rule(
+        f"!({_POOLED}) || !has(self.scaling) || !has({_SCALED}) || (!has({_SCALED}.minReplicas) || "
+        f"{_SCALED}.minReplicas > 0) && (!has({_SCALED}.schedule) || "
+        f"{_SCALED}.schedule.all(entry, !has(entry.minReplicas) || entry.minReplicas > 0))",
+        "an endpoint picker holds no requests while no replica serves: set minReplicas to 1, or choose mode none or "
+        "router",
+        ".routing.mode",
+    ),
     Rule(
         f"!has(self.batching) || !has({_EVENTS}) || !has({_EVENTS}.port) || "
         f"{_EVENTS}.port >= {_REPLAY_PORT} + {_size('data')} || {_REPLAY_PORT} >= {_EVENTS}.port + {_size('data')}",

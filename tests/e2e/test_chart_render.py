@@ -206,6 +206,8 @@ SETTINGS: dict[str, tuple[JSON, JSON]] = {
     ),
     "no claims": ({}, {"has_dynamic_resources": False}),
     "claims": ({"dynamicResources": {"enabled": True}}, {"has_dynamic_resources": True}),
+    "no Gateways": ({}, {"has_gateways": False}),
+    "Gateways": ({"gateway": {"enabled": True}}, {"has_gateways": True}),
     "no router": ({}, {"router_image": None}),
     "a router": (
         {"routing": {"enabled": True, "cpu": "1"}},
@@ -230,7 +232,7 @@ def test_the_operator_understands_its_settings(values: JSON, expected: JSON) -> 
 def test_every_setting_has_a_value_in_the_chart() -> None:
     groups = {"enabled": True, "networkPolicy": False, "nodeAutoscaler": True}
     every = AUTOSCALED | {"services": {"helperCpu": "200m", "helperMemory": "128Mi"}, "groups": groups}
-    every |= {"dynamicResources": {"enabled": True}, "routing": {"enabled": True}}
+    every |= {each: {"enabled": True} for each in ("dynamicResources", "routing", "gateway")}
     text = only(render(every), "ConfigMap")["data"]["settings.yaml"]
     known = {re.sub(r"_(.)", lambda found: found[1].upper(), field.name) for field in dataclasses.fields(Settings)}
     assert set(yaml.safe_load(text)["services"]) == known

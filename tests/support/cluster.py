@@ -46,6 +46,8 @@ COLLECTIONS: Mapping[str, str] = {
     "leaderworkersets": "/apis/leaderworkerset.x-k8s.io/v1",
     "resourceclaimtemplates": "/apis/resource.k8s.io/v1",
     "resourceclaims": "/apis/resource.k8s.io/v1",
+    "httproutes": "/apis/gateway.networking.k8s.io/v1",
+    "inferencepools": "/apis/inference.networking.k8s.io/v1",
 }
 
 

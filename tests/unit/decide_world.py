@@ -30,14 +30,13 @@ from llmservice_operator.facts.children import (
     JobFacts,
     RevisionFacts,
     ServiceFacts,
-    facts_of,
 )
 from llmservice_operator.facts.inspections import InspectionFacts
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import AT_ZERO_SECONDS, Reports
 from llmservice_operator.observe.failures.pod_events import PodEvents
-from llmservice_operator.observe.observed import Observed, Refusal, Report
+from llmservice_operator.observe.observed import Observed, Refusal, Report, facts_of
 from llmservice_operator.service.decide import decide
 from llmservice_operator.workload.deployment import DeploymentFacts
 from llmservice_operator.workload.kinds import workloads_of

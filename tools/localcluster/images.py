@@ -112,6 +112,13 @@ LWS = Image(
     ("tools/localcluster/go-lws/go.mod", "tools/localcluster/go-lws/go.sum"),
     programs=Group.LWS,
 )
+ENDPOINT_PICKER = Image(
+    "endpoint-picker",
+    "registry.local/endpoint-picker:dev",
+    "tools/localcluster/go-gateway/Dockerfile",
+    ("tools/localcluster/go-gateway/go.mod", "tools/localcluster/go-gateway/go.sum"),
+    programs=Group.ENDPOINT_PICKER,
+)
 PROMETHEUS = Image(
     "prometheus",
     "registry.local/prometheus:dev",
@@ -142,7 +149,7 @@ ROUTER = Image(
 )
 # The small ones first: the control plane's pods wait for pause, and dropping vLLM's build cache drops all of it.
 IMAGES: tuple[Image, ...] = (PAUSE, VLLM, OPERATOR, STAND_IN)
-ON_REQUEST: tuple[Image, ...] = (ROUTER, KEDA, LWS, PROMETHEUS, PROMETHEUS_OPERATOR)
+ON_REQUEST: tuple[Image, ...] = (ROUTER, KEDA, LWS, ENDPOINT_PICKER, PROMETHEUS, PROMETHEUS_OPERATOR)
 """Built only when named: few tests need them, and the programs of most take minutes to compile."""
 
 

@@ -69,6 +69,7 @@ def install(
     groups: bool = False,
     dynamic_resources: bool = False,
     routing: bool = False,
+    gateway: bool = False,
     more: Mapping[str, str] = {},
 ) -> None:
     """Installs or upgrades the release and waits until its pods are ready. `more`: of the chart's values, by path.
@@ -85,6 +86,7 @@ def install(
         "groups.enabled": str(groups).lower(),
         "dynamicResources.enabled": str(dynamic_resources).lower(),
         "routing.enabled": str(routing).lower(),
+        "gateway.enabled": str(gateway).lower(),
         # Models share the machine with it: with the chart's request one model may starve it.
         "resources.requests.cpu": "300m",
         **more,

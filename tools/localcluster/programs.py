@@ -60,6 +60,8 @@ class Group(StrEnum):
     LWS = "lws"
     # Flux's controllers of sources and of Kustomizations, for the tests of GitOps: processes of this machine.
     FLUX = "flux"
+    # The endpoint picker of the Gateway API's inference extension, for tests of Gateways: a process of this machine.
+    ENDPOINT_PICKER = "endpoint-picker"
     # A real Prometheus and promtool, for the tests of rules, dashboards and metrics pages.
     PROMETHEUS = "prometheus"
     # What makes its configuration from monitors and rules in a cluster: in an image.
@@ -93,6 +95,7 @@ class Program:
         return parts[-2] if parts[-1].startswith("v") and parts[-1][1:].isdigit() else parts[-1]
 
 
+_INFERENCE_EXTENSION = "sigs.k8s.io/gateway-api-inference-extension"
 _PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator/cmd"
 _CONTAINERD_TAGS = ("no_btrfs", "no_devmapper", "no_zfs")
 
@@ -165,6 +168,7 @@ PROGRAMS: tuple[Program, ...] = (
     _keda("keda-adapter", "adapter"),
     _keda("keda-admission-webhooks", "webhooks"),
     Program("lws-manager", "sigs.k8s.io/lws/cmd", Group.LWS),
+    Program("epp", f"{_INFERENCE_EXTENSION}/cmd/epp", Group.ENDPOINT_PICKER),
     Program("source-controller", "github.com/fluxcd/source-controller", Group.FLUX),
     Program("kustomize-controller", "github.com/fluxcd/kustomize-controller", Group.FLUX),
     _prometheus("prometheus"),

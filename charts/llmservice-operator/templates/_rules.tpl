@@ -67,6 +67,15 @@ Only the garbage collector deletes Deployments and Services, through their owner
   resources: [resourceclaimtemplates]
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
+{{- if .Values.gateway.enabled }}
+# NAME, which leads requests of a Gateway to the Service or, by an endpoint picker, to the replicas.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
 {{- if or .Values.autoscaling.enabled .Values.routing.enabled }}
 # On OpenShift a slice with addresses of pods is refused without this right; elsewhere nothing asks for it.
 - apiGroups: [discovery.k8s.io]

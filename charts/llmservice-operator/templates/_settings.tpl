@@ -36,6 +36,10 @@ services:
   {{- if .Values.dynamicResources.enabled }}
   hasDynamicResources: true
   {{- end }}
+  {{- if .Values.gateway.enabled }}
+  hasGateways: true
+  modelHeader: {{ .Values.gateway.modelHeader | quote }}
+  {{- end }}
   {{- if .Values.routing.enabled }}
   routerImage: {{ default (printf "llmservice-router:%s" .Chart.AppVersion) .Values.routing.image | quote }}
   routerCpu: {{ .Values.routing.cpu | quote }}

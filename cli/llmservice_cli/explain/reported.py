@@ -138,6 +138,7 @@ _OF_REASON: Mapping[Reason, frozenset[Place]] = {
         Reason.STARTING_SLOWLY: {P.WAIT},
         Reason.AUTOSCALING: {P.AUTOSCALED},
         Reason.ROUTING: {P.ROUTED},
+        Reason.ATTACHED: {P.ROUTED},
         Reason.DELETING: set[Place](),
     }.items()
 }

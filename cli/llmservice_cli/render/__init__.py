@@ -18,10 +18,13 @@ examples:
   llmservice render -f llmservice.yaml --config config.json     as it is once the model was inspected
   llmservice render -f llmservice.yaml -o table                 a line for each object
   helm template serving/ | llmservice render -f - -o json | jq '.services[].conditions'
+  llmservice render -f llmservice.yaml --for epp --image IMAGE | kubectl apply -f -
+                                                                an endpoint picker for spec.routing.mode pool
 
 Without spec.model.architecture or --config the operator inspects the model with a Job first; that Job is what is shown
 then. Values of environment variables that are named like secrets are shown as ***. The output is for reading: the
-operator applies these objects, and without their LLMService Kubernetes would delete them.
+operator applies these objects, and without their LLMService Kubernetes would delete them. Not so with --for: what that
+renders is yours to apply, and the operator makes none of it.
 
 exit codes:
   0  rendered
@@ -39,4 +42,9 @@ class Options(Inputs):
         str | None,
         Option("--namespace", "-n", metavar="NAME", help="of services whose manifest names none; default: default"),
     ] = None
+    whom: Annotated[
+        Literal["epp"] | None,
+        Option("--for", help="instead: what an endpoint picker of the Gateway API's inference extension (1.5) needs"),
+    ] = None
+    image: Annotated[str | None, Option("--image", metavar="IMAGE", help="with --for: the picker's")] = None
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "yaml"

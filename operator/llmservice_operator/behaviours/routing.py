@@ -59,7 +59,7 @@ class Route:
 
 
 def is_routed(service: LLMService, settings: Settings) -> bool:
-    return service.spec.routing.is_on and settings.router_image is not None
+    return service.spec.routing.has_router and settings.router_image is not None
 
 
 def route(service: LLMService, observed: Observed, settings: Settings, made: list[DesiredChild]) -> Route:
@@ -149,7 +149,7 @@ def _prunes(children: Sequence[ChildFacts], service: Owner, reason: str) -> Iter
 
 def routing_ready(service: LLMService, observed: Observed, settings: Settings) -> Finding | None:
     """The condition; None where the spec asks for no router."""
-    if not service.spec.routing.is_on:
+    if not service.spec.routing.has_router:
         return None
     if settings.router_image is None:
         return _no(Reason.ROUTING_DISABLED)

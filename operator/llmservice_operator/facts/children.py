@@ -141,36 +141,25 @@ class ScaledObjectFacts(ChildFacts):
 
 
 KEDA_CONDITIONS = ("Ready", "Fallback", "HPAActive", "Paused")
-_MOST_CONDITIONS = 32
-_LONGEST_WORD, _LONGEST_TEXT = 64, 512
+MOST_CONDITIONS = 32
+LONGEST_WORD, LONGEST_TEXT = 64, 512
 
 
 def _keda_conditions(written: object) -> Mapping[str, KedaCondition]:
     """The last condition of each type; malformed ones are left out."""
     given = written.get("conditions") if isinstance(written, Mapping) else None
     found = {}
-    for each in given[:_MOST_CONDITIONS] if isinstance(given, list | tuple) else ():
+    for each in given[:MOST_CONDITIONS] if isinstance(given, list | tuple) else ():
         if isinstance(each, Mapping) and each.get("type") in KEDA_CONDITIONS:
-            status, reason = (_text(each.get(name), _LONGEST_WORD) for name in ("status", "reason"))
-            message = normalize.replica_failure(_text(each.get("message"), _LONGEST_TEXT))
+            status, reason = (text_of(each.get(name), LONGEST_WORD) for name in ("status", "reason"))
+            message = normalize.replica_failure(text_of(each.get("message"), LONGEST_TEXT))
             found[str(each["type"])] = KedaCondition(status, reason, message)
     return found
 
 
-def _text(value: object, most: int) -> str:
+def text_of(value: object, most: int) -> str:
+    """Of what others may have written; empty where it is no text."""
     return clean(value[:most]) if isinstance(value, str) else ""
-
-
-_OF_KIND: Mapping[str, type[ChildFacts]] = {ScaledObjectFacts.kind: ScaledObjectFacts}
-
-
-def facts_of(kind: str) -> type[ChildFacts]:
-    """The projection class of one of `CHILD_KINDS`: a plain ChildFacts by default."""
-    return _OF_KIND.get(kind) or _plain(kind)
-
-
-def _plain(kind: str) -> type[ChildFacts]:
-    return type(f"{kind}Facts", (ChildFacts,), {"__slots__": (), "kind": kind})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from llmservice_api.spec import LLMServiceSpec
 from llmservice_runtime import adapter_list
 from llmservice_runtime.contract import ADAPTERS_KEY, HTTP_PORT, HTTP_PORT_NAME, LEADER_PORT_NAME, STATE_PORT
 
+from llmservice_operator.manifests import gateway
 from llmservice_operator.manifests.meta import (
     Manifest,
     Owner,
@@ -339,6 +340,8 @@ BUILDERS: Mapping[str, Builder] = {
     "PodDisruptionBudget": disruption_budget,
     "NetworkPolicy": group_policy,
     "ScaledObject": scaled_object,
+    "InferencePool": gateway.pool,
+    "HTTPRoute": gateway.route,
 }
 """By kind, those in `llmservice_api/constants.py`."""
 

@@ -74,6 +74,11 @@ class Settings:
     has_dynamic_resources: bool = False
     """Whether services may claim devices: ResourceClaimTemplates are then watched, and need a right."""
 
+    has_gateways: bool = False
+    """Whether services may be reached by Gateways: HTTPRoutes and InferencePools are then watched, and need a right."""
+    model_header: str = "X-Gateway-Model-Name"
+    """With which requests at a Gateway name their model. One for all: of another header, such as Content-Type, a
+    service could take what is not its own."""
     router_image: str | None = None
     """None: prompts are not routed. With one, services may ask for it, and the operator writes EndpointSlices."""
     router_cpu: str = "200m"

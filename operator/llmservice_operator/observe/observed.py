@@ -34,13 +34,14 @@ from llmservice_operator.facts.children import (
     HoldingSliceFacts,
     JobFacts,
     RevisionFacts,
+    ScaledObjectFacts,
     ServiceFacts,
     SliceFacts,
-    facts_of,
     slice_from_object,
 )
 from llmservice_operator.facts.inspections import InspectionFacts, pod_from_object
 from llmservice_operator.facts.pods import PodFacts, replicas
+from llmservice_operator.facts.routes import HTTPRouteFacts, InferencePoolFacts
 from llmservice_operator.manifests import router
 from llmservice_operator.manifests.meta import Owner
 from llmservice_operator.workload.kinds import WORKLOADS, replicas_of, workloads_of
@@ -254,6 +255,16 @@ Project = Callable[[Mapping[str, Any], Any], Any]
 
 POD = "Pod"
 ENDPOINT_SLICE = "EndpointSlice"
+_OF_KIND: Mapping[str, type[ChildFacts]] = {
+    facts.kind: facts for facts in (ScaledObjectFacts, HTTPRouteFacts, InferencePoolFacts)
+}
+
+
+def facts_of(kind: str) -> type[ChildFacts]:
+    """The projection class of one of `CHILD_KINDS`: a plain ChildFacts by default."""
+    return _OF_KIND.get(kind) or type(f"{kind}Facts", (ChildFacts,), {"__slots__": (), "kind": kind})
+
+
 _CHILDREN: tuple[type[ChildFacts], ...] = (
     *(workload.facts for workload in WORKLOADS),
     ServiceFacts,

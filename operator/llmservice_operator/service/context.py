@@ -23,6 +23,7 @@ from llmservice_planner.room import Quotas, Room
 
 from llmservice_operator.decision import Decision, GroupTurn, Inputs, Requirements, Update, UpdatePermission
 from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.facts.routes import Claim
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.activators import ActivatorQuestions
 from llmservice_operator.observe.observed import AppliedRecord, ChildId, Refusal
@@ -332,6 +333,8 @@ class Context:
     memories: dict[Key, ServiceMemory] = field(default_factory=dict)
     updates: Updates = field(default_factory=Updates)
     group_turns: GroupTurns = field(default_factory=GroupTurns)
+    claimed: dict[Key, frozenset[Claim]] = field(default_factory=dict)
+    """What the routes take that are being written."""
     configs: Configs = field(default_factory=ConfigReader)
     errors: InternalErrors = field(default_factory=InternalErrors)
     in_work: InWork = field(default_factory=InWork)

@@ -14,6 +14,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
 from llmservice_operator.behaviours.fit.assess import FitAssessment, assess, picks_for_new_spec
+from llmservice_operator.behaviours.gateway import with_route, without_pool_in_use
 from llmservice_operator.behaviours.groups import GroupStep, group_step, with_nodes
 from llmservice_operator.behaviours.holding import (
     HoldingInputs,
@@ -210,6 +211,7 @@ def _roll_out(
     made = desired_children(service, selection.asked, desired, step.strategy, inputs.settings)
     made = selecting_leaders(service, observed, desired, made)
     made = between_kinds(service, observed, desired, made, step.strategy)
+    made = with_route(service, observed, made, desired.label)
     routing = route(service, observed, inputs.settings, made)
     # Before the workload, so that requests are held before the last replica ends.
     children = [*(slices or ()), *routing.slices, *routing.made, *adopted_records(service, orphans)]
@@ -239,6 +241,7 @@ def _roll_out(
         apply = tuple(item for item in apply if not is_workload(item.kind))
     apply = (*apply, *routing.applies(service, observed))
     gone = prunes(service, selection.asked, observed, desired, inputs.settings)
+    gone = without_pool_in_use(service, observed, gone)
     prune = (*unheld, *routing.prune, *gone, *finished_jobs(service, observed, fit.job))
     wait = soonest(
         fit.requeue_after,
@@ -394,7 +397,7 @@ def hold_edit(case: Case, holding: ScaleToZero, service: LLMService, fit: FitAss
     inputs, observed, previous = case.inputs, case.inputs.observed, service.status
     live = observed.workload
     serving = _serving(service, observed, inputs.settings)
-    routing = route(service, observed, inputs.settings, serving)
+    routing = route(service, observed, inputs.settings, with_route(service, observed, serving, None))
     children = [*(holding.slices or ()), *routing.slices, *routing.made] if serving else []
     problems = name_conflicts(service, observed, {child.id for child in children})
     if problems:
@@ -425,7 +428,7 @@ def hold_edit(case: Case, holding: ScaleToZero, service: LLMService, fit: FitAss
             *undesired_slices(service, observed, holding.slices),
             *undesired_past_router(service, observed, routing.slices),
             *routing.prune,
-            *undesired_children(service, observed, inputs.settings),
+            *without_pool_in_use(service, observed, undesired_children(service, observed, inputs.settings)),
             *finished_jobs(service, observed, fit.job),
         ),
         requeue_after=fit.requeue_after,

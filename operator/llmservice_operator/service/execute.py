@@ -34,6 +34,7 @@ from llmservice_api.constants import (
     DELETION_COST_ANNOTATION,
     DRY_RUN_MANAGER,
     HAS_OWN_CONDITION,
+    HTTP_ROUTE,
     LLMSERVICE,
     MANAGER,
     OPERATOR,
@@ -45,12 +46,15 @@ from llmservice_api.reasons import Reason
 from llmservice_operator.children import RETRY_SECONDS
 from llmservice_operator.decision import Adopt, Apply, Decision, DeletionCost, Event, Prune, Release, is_route
 from llmservice_operator.facts.children import ChildFacts, is_marked
-from llmservice_operator.facts.drift import removal_patch, restoring_patch
+from llmservice_operator.facts.drift import difference, removal_patch, restoring_patch
 from llmservice_operator.facts.normalize import Controller, controller_of
 from llmservice_operator.facts.pods import PodFacts, replicas
+from llmservice_operator.facts.routes import claims_of, taken
+from llmservice_operator.manifests.gateway import without
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.service.containment import Part
 from llmservice_operator.service.context import Context, ServiceMemory
+from llmservice_operator.service.route_claims import rival_of
 from llmservice_operator.service.watch import (
     PARENT,
     PROJECTIONS,
@@ -187,6 +191,40 @@ async def _apply(apply: Apply, parent: ParentFacts, ctx: Context, memory: Servic
         there = await _read_live(apply, parent, ctx)
         if there is not None and there.owner_uid not in (None, parent.uid):
             return _refused(apply, _owned_by_another(there), ctx, memory, log)
+    if apply.kind == HTTP_ROUTE.kind:
+        return await _apply_route(apply, parent, ctx, memory, log)
+    return await _apply_as_it_is(apply, parent, ctx, memory, log)
+
+
+async def _apply_route(
+    apply: Apply, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> bool:
+    """Without what another service's route takes: a Gateway would give these requests to one of both, and say of both
+    that it takes them. What is left is applied."""
+    key, live = key_of(parent), ctx.cache.get(apply.kind, parent.namespace, apply.name)
+    asked = claims_of(apply.manifest)
+    new = sorted(asked - (live.claims if live is not None else frozenset()))
+    rivals = {claim: rival for claim in new if (rival := rival_of(claim, key, ctx)) is not None}
+    if not rivals:
+        # Another worker may look while this one waits for the API server.
+        ctx.claimed[key] = asked
+        try:
+            return await _apply_as_it_is(apply, parent, ctx, memory, log)
+        finally:
+            del ctx.claimed[key]
+    claim, rival = next(iter(rivals.items()))
+    log.warning("HTTPRoute %s: %s", apply.name, taken(claim, f"LLMService {rival.namespace}/{rival.name}"))
+    is_ours = rival.namespace == parent.namespace
+    holder = f"LLMService {rival.name}" if is_ours else "an LLMService of another namespace"
+    left = without(dict(apply.manifest), {each.host for each in rivals}, {each.model for each in rivals})
+    if left is not None and (live is None or difference(left, live.live(), live.content) is not None):
+        await _apply_as_it_is(replace(apply, manifest=left), parent, ctx, memory, log)
+    return _refused(apply, Refusal(409, taken(claim, holder)), ctx, memory, log)
+
+
+async def _apply_as_it_is(
+    apply: Apply, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> bool:
     try:
         raw = await _send_or_restore(apply, parent, ctx)
     except Conflict as conflict:

@@ -23,6 +23,7 @@ from llmservice_api.status import LLMServiceStatus
 from llmservice_planner.room import Room
 
 from llmservice_operator.behaviours.autoscaling import autoscaled, deletion_costs, pods_to_count
+from llmservice_operator.behaviours.gateway import gateway_ready
 from llmservice_operator.behaviours.holding import (
     ScaleToZero,
     is_listed,
@@ -76,7 +77,7 @@ from llmservice_operator.observe.progress import (
     rollout_of,
     stored_rollout,
 )
-from llmservice_operator.observe.verdict import Subject, Verdict, plan_of
+from llmservice_operator.observe.verdict import Finding, Subject, Verdict, plan_of
 from llmservice_operator.workload.kinds import is_workload
 from llmservice_operator.workload.port import WorkloadFacts
 
@@ -518,13 +519,23 @@ def _with_scaling(verdict: Verdict, case: Case) -> Verdict | Requirements:
     scaling = case.service.spec.scaling
     return replace(
         verdict,
-        routing=routing_ready(case.service, inputs.observed, inputs.settings),
+        routing=_routing(case.service, inputs),
         autoscaling=scaling.autoscaling,
         autoscaled=scaled,
         holding_port=found.port,
         idle=found.idle,
         held_seconds=scaling.holding.timeout_seconds if found.is_held else None,
     )
+
+
+_WORST_FIRST = (ConditionStatus.FALSE, ConditionStatus.UNKNOWN, ConditionStatus.TRUE)
+
+
+def _routing(service: LLMService, inputs: Inputs) -> Finding | None:
+    """The router's and the Gateway's: the worse one."""
+    found = (ready(service, inputs.observed, inputs.settings) for ready in (routing_ready, gateway_ready))
+    each = [finding for finding in found if finding is not None]
+    return min(each, key=lambda finding: _WORST_FIRST.index(finding.status), default=None)
 
 
 def _with_deletion_costs(decision: Decision, case: Case) -> Decision:

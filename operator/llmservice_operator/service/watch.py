@@ -34,6 +34,7 @@ from llmservice_api.conditions import ConditionType
 from llmservice_api.constants import (
     BY_KIND,
     CHILD_KINDS,
+    HTTP_ROUTE,
     INSPECTS_LABEL,
     LEADER_WORKER_SET,
     LLMSERVICE,
@@ -161,14 +162,19 @@ def selector(resource: Resource) -> str:
     return "" if resource is LLMSERVICE else SERVICE_LABEL
 
 
-def _inspected(parent: Any) -> Hashable | None:
+def _inspected(parent: Any) -> tuple[Hashable, ...]:
     """The model whose facts a service's status has, for reuse by other services of the namespace."""
     model = parent.obj["status"].get("model") or {}
     found = model.get("inspection")
-    return (parent.namespace, found) if found and model.get("config") else None
+    return ((parent.namespace, found),) if found and model.get("config") else ()
 
 
-INDICES: Mapping[str, Index] = {PARENT: _inspected}
+def _claimed(route: Any) -> frozenset[Hashable]:
+    """What the route of a service takes."""
+    return frozenset(key for claim in route.claims for key in claim.keys)
+
+
+INDICES: Mapping[str, Index] = {PARENT: _inspected, HTTP_ROUTE.kind: _claimed}
 
 
 def identity_of(cache: Cache, key: Key) -> str:

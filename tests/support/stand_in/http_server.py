@@ -15,7 +15,7 @@ Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-_TOO_LARGE = 4 << 20
+_TOO_LARGE = 64 << 20
 _INVALID = b"Invalid HTTP request received."
 
 
@@ -108,13 +108,18 @@ class Connection(asyncio.Protocol):
         except ValueError:
             self._refuse()
             return
-        if request.expects_continue and len(rest) < request.length:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if len(rest) < request.length:
+        try:
+            found = request.body(rest)
+        except ValueError:
+            self._refuse()
+            return
+        if found is None:
+            if request.expects_continue:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             return
         self._stop_clock()
-        self._buffer = rest[request.length :]
-        self._exchange = Exchange(self, request, rest[: request.length])
+        body, self._buffer = found
+        self._exchange = Exchange(self, request, body)
         self._exchange.task = asyncio.ensure_future(self._serve(self._exchange))
 
     async def _serve(self, exchange: Exchange) -> None:
@@ -167,12 +172,29 @@ class Request:
     def __init__(self, method: str, target: str, version: str, headers: Headers) -> None:
         self.method, self.target, self.version, self.headers = method, target, version, headers
         fields = dict(headers)
-        if b"transfer-encoding" in fields:
-            raise ValueError("bodies need a content-length here")
+        self.is_chunked = b"transfer-encoding" in fields
         self.length = int(fields.get(b"content-length", 0))
         self.expects_continue = fields.get(b"expect", b"").lower() == b"100-continue"
         connection = fields.get(b"connection", b"").lower()
         self.keeps = connection == b"keep-alive" if version == "1.0" else connection != b"close"
+
+    def body(self, data: bytes) -> tuple[bytes, bytes] | None:
+        """The body, and what comes after it; None: it is not whole. ValueError where it is none."""
+        if not self.is_chunked:
+            return None if len(data) < self.length else (data[: self.length], data[self.length :])
+        parts: list[bytes] = []
+        at = 0
+        while (end := data.find(b"\r\n", at)) >= 0:
+            size = int(data[at:end], 16)
+            at = end + 2 + size + 2
+            if len(data) < at:
+                return None
+            if data[at - 2 : at] != b"\r\n":
+                raise ValueError("no end of a chunk")
+            if size == 0:
+                return b"".join(parts), data[at:]
+            parts.append(data[end + 2 : at - 2])
+        return None
 
     @classmethod
     def parse(cls, head: bytes) -> Request:

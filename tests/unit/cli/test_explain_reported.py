@@ -36,6 +36,7 @@ BY_PLACE: Mapping[str, Place | None] = {
     f"{OPERATOR}/manifests/children.py:why_no_scaled_object": Place.AUTOSCALED,
     f"{OPERATOR}/behaviours/autoscaling.py": Place.AUTOSCALED,
     f"{OPERATOR}/behaviours/routing.py": Place.ROUTED,
+    f"{OPERATOR}/behaviours/gateway.py": Place.ROUTED,
     f"{OPERATOR}/behaviours/fit/assess.py": Place.FIT,
     f"{OPERATOR}/observe/verdict.py": Place.FIT,
     f"{OPERATOR}/observe/failures/": Place.FAILURE,

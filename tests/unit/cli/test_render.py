@@ -278,3 +278,34 @@ def test_the_scaled_object_is_rendered_with_the_settings_and_without_stated_repl
         assert ("ScaledObject" in {each["kind"] for each in service["objects"]}) == is_made
         conditions = {each["type"]: each["reason"] for each in service["conditions"]}
         assert conditions["Autoscaled"] == reason
+
+
+def test_an_endpoint_picker_has_the_names_of_the_pool(render: Render) -> None:
+    asked = ("--for", "epp", "--image", "registry.example.com/epp:v1.5.0")
+    pooled = manifest(**FITS, routing={"mode": "pool", "endpointPicker": {"name": "mine", "port": 9999}})
+    items = {each["kind"]: each for each in render(*asked, of=pooled).json["items"]}
+    assert set(items) == {"ServiceAccount", "Role", "RoleBinding", "Service", "Deployment"}
+    assert {each["metadata"]["name"] for each in items.values()} == {"mine"}
+    (port,) = items["Service"]["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (9999, "grpc")
+    pod = items["Deployment"]["spec"]["template"]
+    assert items["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == "registry.example.com/epp:v1.5.0"
+    assert f"--pool-name={pooled['metadata']['name']}" in container["args"]
+    assert "--grpc-port=9999" in container["args"]
+    assert {tuple(rule["verbs"]) for rule in items["Role"]["rules"]} == {("get", "list", "watch")}
+
+
+PICKER_REFUSALS: dict[str, tuple[Json, tuple[str, ...], str]] = {
+    "no pool": ({}, ("--for", "epp", "--image", "a"), "spec.routing.mode"),
+    "no image": ({"routing": {"mode": "pool"}}, ("--for", "epp"), "--image"),
+    "an image alone": ({}, ("--image", "a"), "add --for epp"),
+}
+
+
+@pytest.mark.parametrize(("spec", "arguments", "said"), PICKER_REFUSALS.values(), ids=PICKER_REFUSALS)
+def test_a_picker_that_cannot_be_rendered(spec: Json, arguments: tuple[str, ...], said: str, render: Render) -> None:
+    ran = render(*arguments, of=manifest(**FITS, **spec))
+    assert ran.code in (ExitCode.BAD_INPUT, ExitCode.USAGE)
+    assert said in ran.err

@@ -23,7 +23,17 @@ def key(**sections: object) -> str:
 
 HF = "hf://Qwen/Qwen2.5-7B-Instruct"
 WITHOUT_RESTART = (
-    *("paused", "fitPolicy", "scaling", "rollout", "drain", "endpoint.port", "routing", "accelerator.memory"),
+    *(
+        "paused",
+        "fitPolicy",
+        "scaling",
+        "rollout",
+        "drain",
+        "endpoint.port",
+        "endpoint.gateway",
+        "routing",
+        "accelerator.memory",
+    ),
     *("batching.kvEvents.port", "batching.kvEvents.replayPort"),  # without `enabled`, there are no events
     *("model.architecture", "model.cache.storageClassName", "model.cache.accessModes"),
     *("model.cache.retentionPolicy", "model.cache.verify", "model.cache.pruneAfterHours"),
@@ -51,6 +61,9 @@ def with_example(path: str) -> Json:
     }
     if path.startswith("scaling.autoscaling."):
         sections["scaling"]["autoscaling"] = {"maxReplicas": 4} | sections["scaling"]["autoscaling"]
+    if path.startswith("endpoint.gateway."):
+        gateway = sections["endpoint"]["gateway"]
+        gateway["ref"] = {"name": "public"} | gateway.get("ref", {})
     if path.startswith("accelerator.claim."):
         sections["accelerator"]["claim"] = {"deviceClass": "gpu.nvidia.com"} | sections["accelerator"]["claim"]
     return sections | {name: needed[name] | sections[name] for name in needed if name in sections}

@@ -22,8 +22,16 @@ BUDGET = "PodDisruptionBudget"
 MAKES_ALL = {
     "parallelism": {"tensorParallelSize": 2, "nodes": 2},
     "scaling": {"replicas": 2, "autoscaling": {"maxReplicas": 4}},
+    "endpoint": {"gateway": {"ref": {"name": "public"}}},
+    "routing": {"mode": "pool"},
 }
-SCALING = replace(SETTINGS, scaler_address="scaler.llms.svc:9443", scaler_authentication="scaler", has_groups=True)
+SCALING = replace(
+    SETTINGS,
+    scaler_address="scaler.llms.svc:9443",
+    scaler_authentication="scaler",
+    has_groups=True,
+    has_gateways=True,
+)
 
 
 def rules() -> list[dict[str, Any]]:

@@ -1,0 +1,121 @@
+"""Children of a service that a Gateway reaches: the HTTPRoute and, for an endpoint picker, the InferencePool.
+
+Each field that the API server would fill in is given, so that nothing differs afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from llmservice_api.constants import HTTP_ROUTE, INFERENCE_POOL
+from llmservice_api.service import LLMService
+from llmservice_runtime.contract import HTTP_PORT
+
+from llmservice_operator.manifests.meta import Manifest, metadata, selector
+from llmservice_operator.manifests.settings import Settings
+
+PATH = "/v1"
+"""What a Gateway publishes: neither metrics nor what vLLM has besides the OpenAI API."""
+_OF_A_RULE, _OF_A_ROUTE = 64, 128
+"""Most matches (Gateway API)."""
+
+
+def picker_name(llm: LLMService) -> str:
+    """Of the endpoint picker's Service."""
+    return llm.spec.routing.endpoint_picker.name or f"{llm.name}-epp"
+
+
+def pool(llm: LLMService, settings: Settings) -> Manifest | None:
+    """The InferencePool NAME: the replicas, and who chooses among them; None where the spec asks for none."""
+    if not (llm.spec.routing.has_pool and settings.has_gateways):
+        return None
+    return {
+        "apiVersion": INFERENCE_POOL.api_version,
+        "kind": INFERENCE_POOL.kind,
+        "metadata": metadata(llm, llm.name),
+        # No appProtocol: the inference extension knows it from 1.4 on only.
+        "spec": {
+            "selector": {"matchLabels": selector(llm)},
+            "targetPorts": [{"number": HTTP_PORT}],
+            "endpointPickerRef": {
+                "group": "",
+                "kind": "Service",
+                "name": picker_name(llm),
+                "port": {"number": llm.spec.routing.endpoint_picker.port},
+                # Without an answer of the picker any replica is better than none.
+                "failureMode": "FailOpen",
+            },
+        },
+    }
+
+
+def route(llm: LLMService, settings: Settings) -> Manifest | None:
+    """The HTTPRoute NAME, leading to the Service; None where the spec names no Gateway."""
+    gateway = llm.spec.endpoint.gateway
+    if gateway is None or not settings.has_gateways:
+        return None
+    parent = {
+        "group": HTTP_ROUTE.group,
+        "kind": "Gateway",
+        "name": gateway.ref.name,
+        "namespace": gateway.ref.namespace or llm.namespace,
+        **({} if gateway.ref.section_name is None else {"sectionName": gateway.ref.section_name}),
+    }
+    names = [*llm.served_model_names, *(adapter.name for adapter in llm.spec.adapters)]
+    spec = {
+        "parentRefs": [parent],
+        **({"hostnames": list(gateway.hostnames)} if gateway.hostnames else {}),
+        "rules": _rules(names if gateway.by_model else None, settings.model_header, to_service(llm)),
+    }
+    meta = metadata(llm, llm.name)
+    return {"apiVersion": HTTP_ROUTE.api_version, "kind": HTTP_ROUTE.kind, "metadata": meta, "spec": spec}
+
+
+def _rules(models: Iterable[str] | None, header: str, backend: Manifest) -> list[Manifest]:
+    """By these names in the header; None: one rule for all requests."""
+    path: Manifest = {"path": {"type": "PathPrefix", "value": PATH}}
+    if models is None:
+        every = [path]
+    else:
+        named = list(dict.fromkeys(models))[:_OF_A_ROUTE]
+        every = [path | {"headers": [{"type": "Exact", "name": header, "value": name}]} for name in named]
+    return [
+        # A Gateway's own limit, often 15 s, would cut streams.
+        {"matches": every[start : start + _OF_A_RULE], "backendRefs": [backend], "timeouts": {"request": "0s"}}
+        for start in range(0, len(every), _OF_A_RULE)
+    ]
+
+
+def models_of(made: Manifest) -> list[str] | None:
+    """The names by which the HTTPRoute `made` takes requests; None: by none."""
+    matches = [match for rule in made["spec"]["rules"] for match in rule["matches"]]
+    return [match["headers"][0]["value"] for match in matches] if "headers" in matches[0] else None
+
+
+def with_models(made: Manifest, models: Iterable[str]) -> Manifest:
+    """The HTTPRoute `made`, which takes requests by names, with these."""
+    first = made["spec"]["rules"][0]
+    header = first["matches"][0]["headers"][0]["name"]
+    return made | {"spec": made["spec"] | {"rules": _rules(models, header, first["backendRefs"][0])}}
+
+
+def to_pool(llm: LLMService, made: Manifest) -> Manifest:
+    """The HTTPRoute `made`, leading to the InferencePool."""
+    backend = {"group": INFERENCE_POOL.group, "kind": INFERENCE_POOL.kind, "name": llm.name, "weight": 1}
+    rules = [rule | {"backendRefs": [backend]} for rule in made["spec"]["rules"]]
+    return made | {"spec": made["spec"] | {"rules": rules}}
+
+
+def to_service(llm: LLMService) -> dict[str, Any]:
+    return {"group": "", "kind": "Service", "name": llm.name, "port": llm.spec.endpoint.port, "weight": 1}
+
+
+def without(made: Manifest, hosts: Collection[str], models: Collection[str]) -> Manifest | None:
+    """The HTTPRoute `made` without these models or, where it takes requests by no names, without these hosts; None:
+    nothing is left of it."""
+    if (named := models_of(made)) is not None:
+        left = [name for name in named if name not in models]
+        return with_models(made, left) if left else None
+    kept = [host for host in made["spec"].get("hostnames", ()) if host not in hosts]
+    return made | {"spec": made["spec"] | {"hostnames": kept}} if kept else None

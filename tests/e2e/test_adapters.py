@@ -133,8 +133,7 @@ def adapted(cluster: Cluster) -> Iterator[Adapted]:
 
     try:
         eventually("the service Ready", has_started, READY_WITHIN)
-        address = cluster.must_get("services", NAMESPACE, "adapted")["spec"]["clusterIP"]
-        server = Server("adapted", f"http://{address}", cluster, NAMESPACE)
+        server = Server("adapted", cluster.service_url(NAMESPACE, "adapted"), cluster, NAMESPACE)
         about = [w.name for w in writes_since(cluster, moment) if w.resource == "llmservices/status"]
         yield Adapted(server, progress, about.count("adapted"), time.time() - moment)
     finally:

@@ -29,7 +29,7 @@ def url(cluster: Cluster, namespace: str) -> str:
     """Of a service whose requests have a first token after a fifth of a second, and the others at a fixed rate."""
     cluster.apply(stand_in("chat", {"prefill_seconds": 0.2, "tokens_per_second": TOKENS_PER_SECOND}), namespace)
     cluster.wait_condition(namespace, "chat", "Ready", "True")
-    return f"http://{cluster.must_get('services', namespace, 'chat')['spec']['clusterIP']}"
+    return cluster.service_url(namespace, "chat")
 
 
 def bench(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:

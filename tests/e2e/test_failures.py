@@ -318,13 +318,11 @@ def test_streams_that_a_drain_cuts_are_reported(failures: Failures) -> None:
     ready = failures.services.first(lambda obj: obj["metadata"]["name"] == CUT and is_ready(obj), ALL_WITHIN)
     assert ready is not None
     cluster = failures.cluster
-    address = cluster.must_get("services", NAMESPACE, CUT)["spec"]["clusterIP"]
+    url = cluster.service_url(NAMESPACE, CUT)
     (pod,) = cluster.list("pods", NAMESPACE, f"llmservice.dev/service={CUT}")
     body = {"model": CUT, "prompt": "a long story", "max_tokens": 400, "stream": True}
     lines: list[str] = []
-    with httpx.stream(
-        "POST", f"http://{address}/v1/completions", json=body, timeout=PATIENCE, trust_env=False
-    ) as stream:
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=PATIENCE, trust_env=False) as stream:
         chunks = stream.iter_lines()
         assert next(chunks)
         cluster.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--wait=false")

@@ -186,8 +186,7 @@ def alive(cluster: Cluster, failures: str) -> str:
     """The URL of a service to which the stories below happen, one after the other."""
     cluster.apply(llmservice(ALIVE, **env(LLMSERVICE_HANG_UNREADY_SECONDS="5")), failures)
     cluster.wait_condition(failures, ALIVE, "Ready", "True", timeout=START_WITHIN)
-    address = cluster.must_get("services", NAMESPACE, ALIVE)["spec"]["clusterIP"]
-    return f"http://{address}/v1/completions"
+    return f"{cluster.service_url(NAMESPACE, ALIVE)}/v1/completions"
 
 
 @pytest.mark.full

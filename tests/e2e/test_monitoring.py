@@ -106,8 +106,7 @@ def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         ]
         cluster.apply_all(broken, NAMESPACE)
         cluster.wait_condition(NAMESPACE, HEALTHY, "Ready", "True")
-        address = cluster.must_get("services", NAMESPACE, HEALTHY)["spec"]["clusterIP"]
-        with load(f"http://{address}", HEALTHY):
+        with load(cluster.service_url(NAMESPACE, HEALTHY), HEALTHY):
             yield prometheus
 
 

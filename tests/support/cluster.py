@@ -6,6 +6,7 @@ import base64
 import builtins
 import json
 import os
+import socket
 import ssl
 import subprocess
 import tempfile
@@ -242,6 +243,22 @@ class Cluster:
         """Each of these conditions of the LLMService has this status now."""
         found = {kind: (self.condition(namespace, name, kind) or {}).get("status") for kind in conditions}
         assert found == conditions, self.status(namespace, name)
+
+    def service_url(self, namespace: str, name: str) -> str:
+        """Of a service that is Ready, once connections to it are taken: kube-proxy learns of endpoints after the API
+        server, and refuses what comes before."""
+        spec = self.must_get("services", namespace, name)["spec"]
+        address, port = spec["clusterIP"], spec["ports"][0]["port"]
+
+        def is_open() -> bool:
+            try:
+                socket.create_connection((address, port), timeout=5).close()
+            except OSError:
+                return False
+            return True
+
+        eventually(f"connections to {namespace}/{name}", is_open, 60)
+        return f"http://{address}:{port}"
 
     def wait_condition(
         self, namespace: str, name: str, kind: str, status: str, *, reason: str | None = None, timeout: float = 300

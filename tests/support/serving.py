@@ -155,8 +155,7 @@ def serving(cluster: Cluster, namespace: str, name: str, **spec: Any) -> Iterato
     cluster.apply(llmservice(name, **spec), namespace)
     try:
         cluster.wait_condition(namespace, name, "Ready", "True", timeout=READY_WITHIN)
-        service = cluster.must_get("services", namespace, name)
-        yield Server(name, f"http://{service['spec']['clusterIP']}", cluster, namespace)
+        yield Server(name, cluster.service_url(namespace, name), cluster, namespace)
     finally:
         cluster.kubectl("delete", "llms", name, "-n", namespace, "--wait=true", KUBECTL_TIMEOUT)
         selector = f"llmservice.dev/service={name}"

@@ -76,9 +76,9 @@ def share_of_hits(cluster: Cluster, namespace: str, url: str, tag: str) -> float
     before = counted(cluster, namespace)
 
     def talk(user: int) -> None:
-        said = f"{tag}, user {user}: " + f"{user} " * 250
+        said = f"{tag}, user {user}: " + f"{user} " * 200
         for turn in range(6):
-            said += f"turn {turn} of {user}: " + f"{turn}{user} " * 60
+            said += f"turn {turn} of {user}: " + f"{turn}{user} " * 50
             assert status(url, said) == 200
 
     with ThreadPoolExecutor(4) as users:

@@ -42,7 +42,7 @@ class Options(Inputs):
         str | None,
         Option("--namespace", "-n", metavar="NAME", help="of services whose manifest names none; default: default"),
     ] = None
-    whom: Annotated[
+    component: Annotated[
         Literal["epp"] | None,
         Option("--for", help="instead: what an endpoint picker of the Gateway API's inference extension (1.5) needs"),
     ] = None

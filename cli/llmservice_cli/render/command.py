@@ -20,7 +20,7 @@ from .preview import Preview, changes, restart_of, show
 
 async def run(options: Options) -> ExitCode:
     """Print what is decided; the exit code says whether anything would come of it."""
-    if options.whom is not None:
+    if options.component is not None:
         return _for_a_picker(options)
     if options.image is not None:
         raise WrongUsage("--image is of an endpoint picker", "add --for epp, or leave it out")

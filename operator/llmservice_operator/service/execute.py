@@ -54,12 +54,12 @@ from llmservice_operator.manifests.gateway import without
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.service.containment import Part
 from llmservice_operator.service.context import Context, ServiceMemory
-from llmservice_operator.service.route_claims import rival_of
 from llmservice_operator.service.watch import (
     PARENT,
     PROJECTIONS,
     ParentFacts,
     key_of,
+    rival_of,
 )
 from llmservice_operator.workload.kinds import is_workload
 
@@ -204,7 +204,7 @@ async def _apply_route(
     key, live = key_of(parent), ctx.cache.get(apply.kind, parent.namespace, apply.name)
     asked = claims_of(apply.manifest)
     new = sorted(asked - (live.claims if live is not None else frozenset()))
-    rivals = {claim: rival for claim in new if (rival := rival_of(claim, key, ctx)) is not None}
+    rivals = {claim: rival for claim in new if (rival := rival_of(ctx.cache, claim, key, ctx.claimed)) is not None}
     if not rivals:
         # Another worker may look while this one waits for the API server.
         ctx.claimed[key] = asked

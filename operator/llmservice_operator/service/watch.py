@@ -51,6 +51,7 @@ from llmservice_api.service import STATED_BY, spec_text, stated_by
 from llmservice_planner.room import PlacedPod
 
 from llmservice_operator.facts.pods import PodFacts
+from llmservice_operator.facts.routes import Claim
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe import observed
 from llmservice_operator.service.containment import InternalErrors, Part
@@ -181,6 +182,25 @@ def identity_of(cache: Cache, key: Key) -> str:
     """uid and generation of an LLMService; empty if there is none."""
     parent: ParentFacts | None = cache.get(PARENT, *key)
     return "" if parent is None else f"{parent.uid}/{parent.content['generation'] or 0}"
+
+
+def rival_of(cache: Cache, claim: Claim, key: Key, written: Mapping[Key, frozenset[Claim]]) -> Key | None:
+    """Another service whose route takes some of these requests; `key` is the asking one, `written` has the routes that
+    are being written. Routes that no LLMService of this operator has, or that their Gateway rejects, keep nobody out:
+    anybody may write some."""
+    for held, claims in written.items():
+        is_same_team = held.namespace == key.namespace
+        if held != key and any(claim.is_rival(each, is_same_team=is_same_team) for each in claims):
+            return held
+    for at in claim.rivals():
+        for route in cache.indexed(HTTP_ROUTE.kind, at):
+            other = Key(route.namespace, route.service)
+            owner = cache.get(PARENT, *other)
+            is_valid = owner is not None and route.owner_uid == owner.uid and not route.is_rejected
+            is_same_team = other.namespace == key.namespace
+            if other != key and is_valid and any(claim.is_rival(it, is_same_team=is_same_team) for it in route.claims):
+                return other
+    return None
 
 
 def placed(cache: Cache) -> Iterator[PlacedPod]:

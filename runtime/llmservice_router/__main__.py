@@ -47,7 +47,9 @@ END_SECONDS = 5.0
 """For Envoy and vllm-router, which have nothing left to do."""
 _LONGEST_REQUEST = 7 * 24 * 3600
 """Seconds. vllm-router has no "without limit"; its default, half an hour, would cut long streams."""
-_METRIC = "http.clients.downstream_rq_active"
+_IN_PROGRESS = "http.clients.downstream_rq_active"
+_METRICS = "http\\.clients\\.downstream_(rq|cx)|cluster\\.(router|replicas|sessions)\\.(membership|upstream_(rq|cx))"
+"""Of Envoy, by its own names: what clients and replicas see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,11 @@ def options(arguments: Sequence[str]) -> Options:
         help="how a replica is chosen; default: %(default)s",
     )
     add("--port", type=int, default=HTTP_PORT, help="of the clients; default: %(default)s")
-    add("--state-port", type=int, default=STATE_PORT, help="of the probes; default: %(default)s")
+    add("--state-port", type=int, default=STATE_PORT, help="of the probes and metrics; default: %(default)s")
     add("--router-port", type=int, default=8082, help="of vllm-router, on the loopback; default: %(default)s")
-    add("--metrics-port", type=int, default=9090, help="of vllm-router's metrics; default: %(default)s")
+    add(
+        "--metrics-port", type=int, default=9090, help="of vllm-router's metrics, on the loopback; default: %(default)s"
+    )
     add("--drain-seconds", type=float, default=120, help="for requests in progress at the end; default: %(default)s")
     add(
         "--propagation-seconds",
@@ -112,7 +116,7 @@ def router_command(asked: Options) -> list[str]:
         "--host": "127.0.0.1",
         "--port": asked.router_port,
         "--policy": asked.policy,
-        "--prometheus-host": any_host(),
+        "--prometheus-host": "127.0.0.1",
         "--prometheus-port": asked.metrics_port,
         "--request-timeout-secs": _LONGEST_REQUEST,
         "--worker-startup-timeout-secs": 10,
@@ -191,9 +195,21 @@ class Router:
     async def in_progress(self) -> int | None:
         """Requests of clients; None where Envoy does not say."""
         with suppress(aiohttp.ClientError, TimeoutError, ValueError):
-            async with self._admin.get("http://envoy/stats", params={"filter": f"^{_METRIC}$"}) as answer:
+            async with self._admin.get("http://envoy/stats", params={"filter": f"^{_IN_PROGRESS}$"}) as answer:
                 return int((await answer.text()).rpartition(":")[2])
         return None
+
+    async def metrics(self) -> str:
+        """In Prometheus' format: Envoy's, and vllm-router's where it runs and answers. ClientError, TimeoutError."""
+        async with self._admin.get("http://envoy/stats/prometheus", params={"filter": f"^({_METRICS})"}) as answer:
+            answer.raise_for_status()
+            page = await answer.text()
+        if self._asked.has_router:
+            with suppress(aiohttp.ClientError, TimeoutError):  # Envoy's are of use without
+                async with self._session.get(f"http://127.0.0.1:{self._asked.metrics_port}/metrics") as answer:
+                    answer.raise_for_status()
+                    page = page.rstrip("\n") + "\n" + await answer.text()
+        return page
 
     async def drain(self) -> None:
         """Until nothing is in progress. Each answer closes its connection, so that clients connect to another pod."""
@@ -212,7 +228,9 @@ class Router:
         )
 
 
-async def serve_probes(router: Router, port: int) -> web.AppRunner:
+async def serve_state(router: Router, port: int) -> web.AppRunner:
+    """What the kubelet and Prometheus ask for."""
+
     async def ready(_: web.Request) -> web.Response:
         why = await router.why_unready()
         return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
@@ -220,8 +238,14 @@ async def serve_probes(router: Router, port: int) -> web.AppRunner:
     async def live(_: web.Request) -> web.Response:
         return web.Response(status=200 if router.is_live() else 503)
 
+    async def metrics(_: web.Request) -> web.Response:
+        try:
+            return web.Response(text=await router.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return web.Response(status=503, text=f"a program does not answer: {error or type(error).__name__}\n")
+
     application = web.Application()
-    application.add_routes([web.get(READY_PATH, ready), web.get(LIVE_PATH, live)])
+    application.add_routes([web.get(READY_PATH, ready), web.get(LIVE_PATH, live), web.get("/metrics", metrics)])
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, None, port).start()
@@ -245,7 +269,7 @@ async def run(asked: Options, find: Resolve) -> int:
         router = Router(asked, replicas, session, admin)
         commands = [*([router_command(asked)] if asked.has_router else []), envoy_command(asked)]
         programs = [await _start(command, stack) for command in commands]
-        runner = await serve_probes(router, asked.state_port)
+        runner = await serve_state(router, asked.state_port)
         stack.push_async_callback(runner.cleanup)
         following = asyncio.create_task(router.follow(), name="replicas")
         stack.callback(following.cancel)

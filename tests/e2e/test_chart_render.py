@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from llmservice_api.constants import API_SERVER_LABEL, RANK_LABEL
+from llmservice_api.service import LLMService
+from llmservice_operator.manifests import router
 from llmservice_operator.manifests.settings import CABundle, Settings
 from llmservice_operator.options import load
 from llmservice_runtime.contract import HTTP_PORT_NAME, LEADER_PORT_NAME, STATE_PORT_NAME
@@ -26,6 +28,7 @@ from tests.e2e._chart import (
     only,
     render,
 )
+from tests.support.services import idle, merge
 
 pytestmark = pytest.mark.parallel
 
@@ -255,6 +258,22 @@ def test_monitors_find_what_they_scrape() -> None:
     assert [scraped["port"] for scraped in pods["podMetricsEndpoints"]] == [HTTP_PORT_NAME, STATE_PORT_NAME]
     everywhere = only(render({"metrics": {"podMonitor": {"enabled": True}}}), "PodMonitor")["spec"]
     assert everywhere["namespaceSelector"] == {"any": True}
+
+
+def test_routers_are_scraped_where_there_are_some() -> None:
+    values = {"metrics": {"podMonitor": {"enabled": True}}, "watch": {"namespaces": ["blue"]}}
+    assert len(of_kind(render(values), "PodMonitor")) == 1
+    rendered = render(values | {"routing": {"enabled": True}})
+    services, routers = (only(rendered, "PodMonitor", f"-{kind}s")["spec"] for kind in ("service", "router"))
+    assert routers["namespaceSelector"] == services["namespaceSelector"] == {"matchNames": ["blue"]}
+    settings = Settings(operator_image="operator:1", default_gpu_image="vllm:1", router_image="router:1")
+    service = LLMService.from_object(merge(idle("routed"), {"metadata": {"namespace": "blue", "uid": "1"}}))
+    template = router.deployment(service, settings)["spec"]["template"]
+    for monitor, is_found in ((services, False), (routers, True)):
+        (selected,) = monitor["selector"]["matchExpressions"]
+        assert (selected["key"] in template["metadata"]["labels"]) is is_found
+    (scraped,) = routers["podMetricsEndpoints"]
+    assert scraped["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
 
 
 SCRAPED = {

@@ -42,7 +42,6 @@ def children(name: str) -> tuple[tuple[str, str], ...]:
 
 
 FOLDER = "/run/llmservice-router"
-METRICS_PORT = 9090
 _END_SECONDS = 15
 """Beyond the requests in progress."""
 
@@ -132,7 +131,6 @@ def _container(llm: LLMService, settings: Settings) -> Manifest:
         "ports": [
             {"name": HTTP_PORT_NAME, "containerPort": HTTP_PORT, "protocol": "TCP"},
             {"name": STATE_PORT_NAME, "containerPort": STATE_PORT, "protocol": "TCP"},
-            {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
         ],
         "readinessProbe": _probe(READY_PATH, 2, 2),
         "livenessProbe": _probe(LIVE_PATH, 10, 3),

@@ -18,6 +18,8 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from llmservice_router import envoy
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.http_servers import application
 from tests.support.patience import PATIENCE
@@ -266,6 +268,20 @@ async def test_what_vllm_router_makes_of_a_chat(tmp_path: Path) -> None:
         for case, sent in REFUSED.items():
             assert (await pod.ask(CHAT, chat | sent))[0] == 422, case
         assert a.rendered == len(CHANGED), "a call more of each replica for each prompt, for its tokens"
+
+
+@pytest.mark.parametrize("policy", envoy.OF_POLICY)
+async def test_one_page_of_metrics_has_what_clients_and_replicas_see(policy: str, tmp_path: Path) -> None:
+    async with replicas("a", "b") as found, router(tmp_path, f"--policy={policy}") as pod:
+        pod.replicas(*found)
+        await pod.ready()
+        for _ in range(3):
+            assert (await pod.ask(body={"model": "m", "prompt": "a"}))[0] == 200
+        _, page = await pod.probe("/metrics")
+    families = {family.name: family for family in text_string_to_metric_families(page + "\n")}
+    completed = families["envoy_http_downstream_rq_completed"].samples
+    assert sum(each.value for each in completed) == 3
+    assert ("vllm_router" in page) is (policy == envoy.CACHE_AWARE)
 
 
 async def test_a_replica_that_goes_gets_nothing_more_and_ends_its_streams(tmp_path: Path) -> None:

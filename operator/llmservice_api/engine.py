@@ -249,7 +249,7 @@ class KVEvents(ApiModel):
         "should reach it and replayPort: see docs/serving/kv-events.md. Default: nothing is published.",
         examples=[5557],
         bounds=(1024, 65_000),
-        flag="--kv-events-config.endpoint",
+        flag=("--kv-events-config.topic", "--kv-events-config.endpoint"),
     )
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import httpx
 import pytest
+import zmq
 
 from tests.e2e.conftest import own_namespace
-from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.advice import advice_beside
+from tests.support.cluster import Cluster, eventually, is_ready
 from tests.support.measured import Record
 from tests.support.patience import PATIENCE, at_most
 from tests.support.services import one_of_several
@@ -26,6 +26,8 @@ NAMESPACE, NAME = "e2e-advise", "twice"
 DOCUMENTS, TOKENS, WATCH_SECONDS = 60, 320, 90
 WORDS = 250
 """Of the model's vocabulary, which has 261."""
+PORT = 5557
+"""Of events."""
 BATCHING = {"maxModelLen": 512, "blockSize": 32, "kvEvents": {"enabled": True}}
 
 
@@ -35,30 +37,14 @@ def url(cluster: Cluster) -> Iterator[str]:
     with own_namespace(cluster, NAMESPACE):
         cluster.apply(one_of_several(NAME, batching=BATCHING, scaling={"replicas": 2}), NAMESPACE)
         cluster.wait_condition(NAMESPACE, NAME, "Ready", "True", timeout=at_most(READY_WITHIN))
-        service = cluster.must_get("services", NAMESPACE, NAME)["spec"]
-        yield f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
+        yield cluster.service_url(NAMESPACE, NAME)
 
 
 def test_documents_that_are_asked_about_twice(cluster: Cluster, url: str, record: Record) -> None:
     """Half of the second questions come to the replica that has not read the document: routed, none would."""
-    command = (sys.executable, "-m", "llmservice_cli", "advise", "routing", NAME, "-n", NAMESPACE)
-    with subprocess.Popen(
-        (*command, "--for", f"{WATCH_SECONDS}s", "-o", "json"),
-        env=cluster.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as watching:
-        assert watching.stderr is not None
-        said = watching.stderr.readline()
-        assert "watching" in said, said
-        began = time.monotonic()
-        ask_about_documents(url)
-        assert time.monotonic() - began < WATCH_SECONDS - 15, "the requests were sent while it watched"
-        out, err = watching.communicate(timeout=at_most(PATIENCE))
-    found: JSON = json.loads(out)
+    code, found = advice_beside(cluster, NAMESPACE, NAME, WATCH_SECONDS, lambda: ask_about_documents(url))
     record(**{name: found[name] for name in ("verdict", "hitRate", "gain", "requests", "promptTokens")})
-    assert watching.returncode == 0, (out, err)
+    assert code == 0, found
     assert found["problems"] == []
     # All blocks of a document but the last, which is computed for its last token.
     routed = DOCUMENTS * ((TOKENS - 1) // 32 * 32) / found["promptTokens"]
@@ -67,9 +53,9 @@ def test_documents_that_are_asked_about_twice(cluster: Cluster, url: str, record
     assert found["gain"]["low"] >= 0.05
 
 
-def ask_about_documents(url: str) -> None:
+def ask_about_documents(url: str, seed: int = 7) -> None:
     """Each twice, in any order, each time on a connection of its own."""
-    rng = random.Random(7)
+    rng = random.Random(seed)
     documents = [[rng.randrange(10, WORDS) for _ in range(TOKENS)] for _ in range(DOCUMENTS)]
     order = [*range(DOCUMENTS), *range(DOCUMENTS)]
     rng.shuffle(order)
@@ -92,3 +78,32 @@ def test_without_events_there_are_bounds_and_what_would_tell(cluster: Cluster, u
     )
     assert "may pay, or not: 0 requests with 0 tokens came in" in ran
     assert "watch longer (--for), while clients send" in ran
+
+
+def test_a_router_is_told_whose_blocks_they_are(cluster: Cluster, url: str) -> None:
+    """As llm-d's reads it: the replica's address, and the model as requests name it."""
+    published = {**BATCHING, "kvEvents": {"enabled": True, "port": PORT}}
+    cluster.patch("llmservices", NAMESPACE, NAME, {"spec": {"batching": published}})
+    eventually(
+        "the rollout",
+        lambda: (
+            [is_ready(pod) and "tcp://*" in str(pod["spec"]) for pod in cluster.pods(NAMESPACE, NAME)] == [True] * 2
+        ),
+        at_most(READY_WITHIN),
+    )
+    addresses = {pod["status"]["podIP"] for pod in cluster.pods(NAMESPACE, NAME)}
+    with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
+        subscriber.setsockopt(zmq.SUBSCRIBE, b"kv@")
+        for address in addresses:
+            subscriber.connect(f"tcp://{address}:{PORT}")
+
+        seeds = count()
+
+        def heard() -> bool:
+            """A subscription takes a moment to be known, and a block is told once."""
+            ask_about_documents(url, next(seeds))
+            return bool(subscriber.poll(1000))
+
+        eventually("events", heard, PATIENCE)
+        topic, _, _ = subscriber.recv_multipart()
+    assert topic.decode() in {f"kv@{address}:8000@{NAME}" for address in addresses}

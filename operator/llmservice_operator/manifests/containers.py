@@ -50,7 +50,18 @@ def environment(llm: LLMService, settings: Settings) -> list[EnvVar]:
     """
     ours = _paths(llm) | _network(settings) | _engine(llm, settings)
     secrets = _secrets(llm.spec.model, {"hf"} if _needs_hub(llm.spec) else ())
-    return _merged(ours, [*_of_group(llm), *secrets], llm.spec.runtime.env)
+    return _merged(ours, [*_of_group(llm), *_of_events(llm), *secrets], llm.spec.runtime.env)
+
+
+def _of_events(llm: LLMService) -> Iterator[EnvVar]:
+    """The address in the topic of published events, where a group's pods do not have it anyway."""
+    events = llm.spec.batching.kv_events
+    if events is not None and events.enabled and events.port is not None and llm.spec.parallelism.node_count == 1:
+        yield _of_pod(contract.POD_IP_ENV, "status.podIP")
+
+
+def _of_pod(variable: str, path: str) -> EnvVar:
+    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _of_group(llm: LLMService) -> Iterator[EnvVar]:
@@ -63,7 +74,7 @@ def _of_group(llm: LLMService) -> Iterator[EnvVar]:
         (contract.NODE_NAME_ENV, "spec.nodeName"),
         (contract.POD_IP_ENV, "status.podIP"),
     ):
-        yield {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        yield _of_pod(variable, path)
 
 
 def group_token(llm: LLMService) -> str:

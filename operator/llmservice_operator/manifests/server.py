@@ -29,6 +29,7 @@ from llmservice_runtime.contract import (
     CHAT_TEMPLATE_DIR,
     DRAIN_MIDDLEWARE,
     HTTP_PORT,
+    POD_IP_ENV,
     START_CACHE_DIR,
     START_SECONDS,
 )
@@ -108,21 +109,25 @@ def _computed(llm: LLMService, chosen: RevisionChoices) -> dict[str, Any]:
         "--enable-lora": spec.is_lora_on or None,
         "--override-generation-config": _generation_defaults(spec),
         "--allowed-media-domains": _media_domains(spec),
-        **_kv_events(spec),
+        **_kv_events(llm),
     }
 
 
-def _kv_events(spec: LLMServiceSpec) -> Mapping[str, object]:
+def _kv_events(llm: LLMService) -> Mapping[str, object]:
     """Without a port vLLM, which has to publish somewhere, does so to itself (zmq's inproc), and the latest events are
-    asked for on the pod's loopback."""
-    events = spec.batching.kv_events
-    flag, names = "--kv-events-config", ("enable_kv_cache_events", "endpoint", "replay_endpoint")
+    asked for on the pod's loopback. With one, the topic names the replica and the model as llm-d's router reads them
+    (three parts, parted by @): it passes over events without."""
+    events = llm.spec.batching.kv_events
+    flag, names = "--kv-events-config", ("enable_kv_cache_events", "endpoint", "replay_endpoint", "topic")
     if events is None or not events.enabled:
         return dict.fromkeys(f"{flag}.{name}" for name in names)
-    where = ("inproc://kv-events", "127.0.0.1") if events.port is None else (f"tcp://*:{events.port}", "*")
-    values = (True, where[0], f"tcp://{where[1]}:{events.replay_port}")
+    endpoint, host, topic = "inproc://kv-events", "127.0.0.1", None
+    if events.port is not None:
+        endpoint, host, model = f"tcp://*:{events.port}", "*", llm.served_model_names[0]
+        topic = None if "@" in model else f"kv@$({POD_IP_ENV}):{HTTP_PORT}@{model}"
+    values = (True, endpoint, f"tcp://{host}:{events.replay_port}", topic)
     given = dict(zip((f"{flag}.{name}" for name in names), values, strict=True))
-    return given | {"--prefix-caching-hash-algo": spec.batching.prefix_caching_hash_algo or "sha256_cbor"}
+    return given | {"--prefix-caching-hash-algo": llm.spec.batching.prefix_caching_hash_algo or "sha256_cbor"}
 
 
 def max_model_len(llm: LLMService, chosen: RevisionChoices) -> int | Literal["auto"] | None:

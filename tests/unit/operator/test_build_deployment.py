@@ -252,6 +252,30 @@ def test_blocks_have_the_same_hash_on_every_replica_where_events_name_them() -> 
     assert 0 <= int(seed) < 2**32, "Python refuses others"
 
 
+@pytest.mark.parametrize(
+    ("sections", "is_known"),
+    [
+        ({"batching": {"kvEvents": {"enabled": True}}}, False),
+        ({"batching": {"kvEvents": {"port": 5557}}}, False),
+        ({"batching": {"kvEvents": {"enabled": True, "port": 5557}}}, True),
+    ],
+    ids=["kept", "off", "published"],
+)
+def test_published_events_name_the_replicas_address(sections: Json, is_known: bool) -> None:
+    """Kubernetes writes it into the arguments in place of its variable."""
+    container = server(render(**sections))
+    known = [each for each in container["env"] if each["name"] == "LLMSERVICE_POD_IP"]
+    address = {"name": "LLMSERVICE_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    assert known == ([address] if is_known else [])
+    assert ("$(LLMSERVICE_POD_IP)" in " ".join(container["args"])) is is_known
+
+
+def test_a_name_that_a_topic_cannot_have_is_in_none() -> None:
+    model = {"uri": "hf://a/b", "servedModelNames": ["a@b"]}
+    args = server(render(model=model, batching={"kvEvents": {"enabled": True, "port": 5557}}))
+    assert '"topic"' not in " ".join(args["args"])
+
+
 def test_api_keys_are_a_folder_that_the_kubelet_may_exchange() -> None:
     template = render(endpoint={"apiKeySecretRef": KEY})
     secret = {"secretName": "s", "items": [{"key": "k", "path": "keys"}]}

@@ -69,7 +69,7 @@ FLAGS_OF: list[tuple[Json, str]] = yaml.safe_load("""
    {"enable_kv_cache_events":true,"endpoint":"inproc://kv-events","replay_endpoint":"tcp://127.0.0.1:5558"}']
 - [{batching: {prefixCachingHashAlgo: sha256, kvEvents: {enabled: true, port: 6000, replayPort: 6001}}},
    '--prefix-caching-hash-algo sha256 --kv-events-config
-   {"enable_kv_cache_events":true,"endpoint":"tcp://*:6000","replay_endpoint":"tcp://*:6001"}']
+   {"enable_kv_cache_events":true,"endpoint":"tcp://*:6000","replay_endpoint":"tcp://*:6001","topic":"kv@$(LLMSERVICE_POD_IP):8000@n"}']
 - [{batching: {kvOffloadingSize: 512Mi, kvOffloadingBackend: lmcache}},
    --kv-offloading-size 0.5 --kv-offloading-backend lmcache]
 - [{batching: {schedulingPolicy: priority}}, --scheduling-policy priority]

@@ -134,6 +134,14 @@ def direct_name(service: str) -> str:
     return f"{service}-direct"
 
 
+def endpoint_picker_name(service: str) -> str:
+    """The Service of the endpoint picker, where the spec does not name one."""
+    return f"{service}-epp"
+
+
+ENDPOINT_PICKER_PORT = 9002
+
+
 def router_name(service: str) -> str:
     """The Deployment and the PodDisruptionBudget of the router."""
     return f"{service}-router"

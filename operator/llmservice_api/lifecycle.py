@@ -30,7 +30,7 @@ from llmservice_api.base import (
     leaf,
     section,
 )
-from llmservice_api.constants import DEFAULT_DRAIN_SECONDS, DEFAULT_ENDPOINT_PORT
+from llmservice_api.constants import DEFAULT_DRAIN_SECONDS, DEFAULT_ENDPOINT_PORT, ENDPOINT_PICKER_PORT
 from llmservice_api.errors import InvalidSpec, Problem
 
 MOST_REPLICAS = 1000
@@ -306,7 +306,10 @@ class EndpointPicker(ApiModel):
         description="Name of the Service, in the namespace of the LLMService. Default: NAME-epp.", examples=["chat-epp"]
     )
     port: int = knob(
-        9002, description="Port of the Service, for the Gateway's questions.", examples=[9002], bounds=(1, 65_535)
+        ENDPOINT_PICKER_PORT,
+        description="Port of the Service, for the Gateway's questions.",
+        examples=[9002],
+        bounds=(1, 65_535),
     )
 
 

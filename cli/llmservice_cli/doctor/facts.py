@@ -83,6 +83,9 @@ class Facts:
     """Of the namespace's LLMServices."""
     services: Objects = ()
     """Of all namespaces, or where these may not be listed of the namespace."""
+    pickers: Objects = ()
+    """Of the namespace's services with a pool: `service`, `name` and `port` of the picker's Service, `address` (that
+    Service, or None), its `pods`, the `configs` (ConfigMaps) that the first of these mounts, and `unread`, of these."""
     unread: Mapping[str, Unread] = field(default_factory=dict)
     """By field."""
     cut: frozenset[str] = frozenset()

@@ -9,8 +9,16 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from kubeloop.errors import KubeError, NotFound, Unauthorized, lacks_right
-from kubeloop.resources import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, LEASE, POD, RESOURCE_QUOTA, Resource
-from llmservice_api.constants import BY_KIND, CRD_NAME, LEADER_WORKER_SET, LLMSERVICE, SERVICE_LABEL
+from kubeloop.resources import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE, LEASE, POD, RESOURCE_QUOTA, SERVICE, Resource
+from llmservice_api.constants import (
+    BY_KIND,
+    CRD_NAME,
+    ENDPOINT_PICKER_PORT,
+    LEADER_WORKER_SET,
+    LLMSERVICE,
+    SERVICE_LABEL,
+    endpoint_picker_name,
+)
 from llmservice_operator.options import version
 from llmservice_operator.readers.nodes import NODE
 
@@ -25,7 +33,8 @@ from .facts import Facts, Objects, Right, Unread, places_of
 
 MOST = 5_000
 """Objects of one list; a page is held at a time, without what no check reads."""
-MOST_HOOKS = 50
+MOST_HOOKS = MOST_PICKERS = 50
+MOST_CONFIGS = 8
 KEDA = "app.kubernetes.io/name=keda-operator"
 SCALED_OBJECT = BY_KIND["ScaledObject"]
 _CRD = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
@@ -114,6 +123,7 @@ async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts
     hooks = await _ready_hooks(kube, (*read["validating"].objects, *read["mutating"].objects))
     read["operator_namespaces"] = await _namespaces(kube, places_of(read["operators"].objects))
     read["leases"] = await _leases(kube, read["settings"], read["operators"])
+    read["pickers"] = await _pickers(kube, namespace, read["services"].objects)
     unread = {field: each.unread for field, each in read.items() if each.unread is not None}
     if isinstance(rights, Unread):
         unread["rights"], rights = rights, {}
@@ -188,6 +198,49 @@ async def _namespaces(kube: Api, wanted: Sequence[str]) -> Read:
     found = await asyncio.gather(*(_single(kube, _NAMESPACE, name) for name in wanted))
     unread = next((each.unread for each in found if each.unread is not None), None)
     return Read(tuple(one for each in found for one in each.objects), unread)
+
+
+async def _pickers(kube: Api, namespace: str, services: Objects) -> Read:
+    """Of the namespace's services with a pool."""
+    pools = [each for each in services if each["metadata"].get("namespace") == namespace and _routing(each)]
+    found = await asyncio.gather(*(_picker(kube, namespace, each) for each in pools[:MOST_PICKERS]))
+    return Read(tuple(found), is_cut=len(pools) > MOST_PICKERS)
+
+
+def _routing(service: Json) -> Json:
+    """Of one with a pool; else empty."""
+    routing: Json = (service.get("spec") or {}).get("routing") or {}
+    return routing if routing.get("mode") == "pool" else {}
+
+
+async def _picker(kube: Api, namespace: str, service: Json) -> Json:
+    named = _routing(service).get("endpointPicker") or {}
+    name = named.get("name") or endpoint_picker_name(service["metadata"]["name"])
+    address, pods = await _named(kube, SERVICE, namespace, name), Read()
+    selector = ((address.objects[0].get("spec") or {}).get("selector") or {}) if address.objects else {}
+    if selector:
+        selected = ",".join(f"{key}={value}" for key, value in selector.items())
+        pods = await _listed(kube, ListQuery(POD, namespace, selected))
+    volumes = [one for pod in pods.objects[:1] for one in (pod.get("spec") or {}).get("volumes") or ()]
+    mounted = [one["configMap"]["name"] for one in volumes if (one.get("configMap") or {}).get("name")]
+    configs = await asyncio.gather(*(_named(kube, CONFIG_MAP, namespace, one) for one in mounted[:MOST_CONFIGS]))
+    return {
+        "service": service,
+        "name": name,
+        "port": named.get("port") or ENDPOINT_PICKER_PORT,
+        "address": next(iter(address.objects), None),
+        "pods": pods.objects,
+        "configs": tuple(one for each in configs for one in each.objects),
+        "unread": next((each.unread for each in (address, pods, *configs) if each.unread is not None), None),
+    }
+
+
+async def _named(kube: Api, resource: Resource, namespace: str, name: str) -> Read:
+    try:
+        found = await kube.get(resource, namespace, name)
+    except KubeError as error:
+        return Read(unread=_unread(error, ListQuery(resource, namespace), verb="get"))
+    return Read(() if found is None else (_lean(found),))
 
 
 async def _leases(kube: Api, settings: Read, operators: Read) -> Read:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from llmservice_api.constants import HTTP_ROUTE, INFERENCE_POOL
+from llmservice_api.constants import HTTP_ROUTE, INFERENCE_POOL, endpoint_picker_name
 from llmservice_api.service import LLMService
 from llmservice_runtime.contract import HTTP_PORT
 
@@ -23,7 +23,7 @@ _OF_A_RULE, _OF_A_ROUTE = 64, 128
 
 def picker_name(llm: LLMService) -> str:
     """Of the endpoint picker's Service."""
-    return llm.spec.routing.endpoint_picker.name or f"{llm.name}-epp"
+    return llm.spec.routing.endpoint_picker.name or endpoint_picker_name(llm.name)
 
 
 def pool(llm: LLMService, settings: Settings) -> Manifest | None:
@@ -62,29 +62,32 @@ def route(llm: LLMService, settings: Settings) -> Manifest | None:
         "namespace": gateway.ref.namespace or llm.namespace,
         **({} if gateway.ref.section_name is None else {"sectionName": gateway.ref.section_name}),
     }
-    names = [*llm.served_model_names, *(adapter.name for adapter in llm.spec.adapters)]
     spec = {
         "parentRefs": [parent],
         **({"hostnames": list(gateway.hostnames)} if gateway.hostnames else {}),
-        "rules": _rules(names if gateway.by_model else None, settings.model_header, to_service(llm)),
+        "rules": _rules(models(llm) if gateway.by_model else None, settings.model_header, to_service(llm)),
     }
     meta = metadata(llm, llm.name)
     return {"apiVersion": HTTP_ROUTE.api_version, "kind": HTTP_ROUTE.kind, "metadata": meta, "spec": spec}
 
 
-def _rules(models: Iterable[str] | None, header: str, backend: Manifest) -> list[Manifest]:
+def models(llm: LLMService) -> list[str]:
+    """Names by which clients ask for the service and its adapters."""
+    return [*llm.served_model_names, *(adapter.name for adapter in llm.spec.adapters)]
+
+
+def by_models(names: Iterable[str], header: str) -> list[list[Manifest]]:
+    """Matches of these names in the header, in as many rules as they need."""
+    every = [{"headers": [{"type": "Exact", "name": header, "value": name}]} for name in dict.fromkeys(names)]
+    return [every[start : start + _OF_A_RULE] for start in range(0, min(len(every), _OF_A_ROUTE), _OF_A_RULE)]
+
+
+def _rules(names: Iterable[str] | None, header: str, backend: Manifest) -> list[Manifest]:
     """By these names in the header; None: one rule for all requests."""
     path: Manifest = {"path": {"type": "PathPrefix", "value": PATH}}
-    if models is None:
-        every = [path]
-    else:
-        named = list(dict.fromkeys(models))[:_OF_A_ROUTE]
-        every = [path | {"headers": [{"type": "Exact", "name": header, "value": name}]} for name in named]
-    return [
-        # A Gateway's own limit, often 15 s, would cut streams.
-        {"matches": every[start : start + _OF_A_RULE], "backendRefs": [backend], "timeouts": {"request": "0s"}}
-        for start in range(0, len(every), _OF_A_RULE)
-    ]
+    every = [[path]] if names is None else [[path | each for each in rule] for rule in by_models(names, header)]
+    # A Gateway's own limit, often 15 s, would cut streams.
+    return [{"matches": matches, "backendRefs": [backend], "timeouts": {"request": "0s"}} for matches in every]
 
 
 def models_of(made: Manifest) -> list[str] | None:

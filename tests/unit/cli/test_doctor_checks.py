@@ -61,6 +61,15 @@ from tests.unit.cli_world import Json
 
 OK, WARNING, PROBLEM, NOT_KNOWN = Level.OK, Level.WARNING, Level.PROBLEM, Level.NOT_KNOWN
 
+NO_PICKER: Json = {
+    "service": service(),
+    "name": "chat-epp",
+    "port": 9002,
+    "address": None,
+    "pods": (),
+    "configs": (),
+    "unread": None,
+}
 WITH_CLAIMS = {"settings": (DEVICES,), "kubernetes": "v1.34.0"}
 FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
     "an old Kubernetes": ("kubernetes", {"kubernetes": "v1.30.9"}, PROBLEM, "v1.30.9"),
@@ -317,6 +326,12 @@ FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
         {"services": (service("False", "DoesNotFit"),)},
         WARNING,
         "DoesNotFit (1): team/chat",
+    ),
+    "no endpoint picker": (  # more: test_doctor_pickers.py
+        "endpoint pickers",
+        {"pickers": (NO_PICKER,)},
+        PROBLEM,
+        "chat-epp of team/chat is not there",
     ),
     "one without a status": (
         "services",

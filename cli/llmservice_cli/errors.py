@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import IntEnum
 from json import JSONDecodeError
 from pathlib import Path
@@ -105,6 +106,20 @@ def read_text(place: str, field: str, remedy: str, errors: str = "strict", most:
     if len(text) > most:
         raise BadInput.of(field, f"{shown} has more than {most:,} characters.", remedy)
     return text
+
+
+def is_folder(place: str) -> bool:
+    """False also for what cannot be looked at, such as a name that is too long: reading it says why."""
+    with suppress(OSError):
+        return Path(place).is_dir()
+    return False
+
+
+def is_file(place: str) -> bool:
+    """As `is_folder`."""
+    with suppress(OSError):
+        return Path(place).is_file()
+    return False
 
 
 def unreadable(error: OSError, field: str, remedy: str, shown: str = _STANDARD_INPUT) -> BadInput:

@@ -15,7 +15,7 @@ from llmservice_api.errors import InvalidSpec, Problem
 
 from llmservice_cli.admission.check import problems
 
-from .errors import STDIN, BadInput, read_text, syntax
+from .errors import STDIN, BadInput, is_folder, read_text, syntax
 from .masking import redactor_of, without_secrets
 
 Json = Mapping[str, Any]
@@ -85,7 +85,7 @@ def admit(manifest: Json, live: Json | None = None) -> None:
 
 def _files(place: str) -> list[str]:
     """The file, or the manifests below a folder by their paths; hidden ones and links to folders are left out."""
-    if place == STDIN or not Path(place).is_dir():
+    if place == STDIN or not is_folder(place):
         return [place]
     found: list[str] = []
     for number, (folder, folders, names) in enumerate(os.walk(place)):

@@ -22,7 +22,7 @@ from llmservice_runtime.contract import Failure, FailureReason
 from llmservice_runtime.inspection import other_formats
 from llmservice_runtime.inspection.config_json import from_params, is_params
 
-from .errors import STDIN, BadInput, Refused, quoted, read_text, say, syntax
+from .errors import STDIN, BadInput, Refused, is_file, is_folder, quoted, read_text, say, syntax
 
 REMOTE = tuple(f"{name}://" for name in FETCHED)
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?", re.ASCII)
@@ -107,9 +107,9 @@ def from_config(place: str, label: str = "--config") -> Model:
     `label` is what the user calls it, for BadInput.
     """
     path = Path(place)
-    if place != STDIN and path.is_dir():
+    if place != STDIN and is_folder(place):
         return _from_folder(path, label)
-    if place != STDIN and path.is_file() and _begins_as_gguf(path):
+    if place != STDIN and is_file(place) and _begins_as_gguf(path):
         gguf = other_formats.gguf_file()
         raise Refused(f"It {gguf.what}.", gguf.remedy)
     text = read_text(place, label, "Give a file that is there, a folder, or - for stdin.")

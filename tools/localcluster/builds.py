@@ -32,6 +32,7 @@ _OWN_FOLDERS = {
     Group.LWS: GO_FOLDER.with_name("go-lws"),
     Group.FLUX: GO_FOLDER.with_name("go-flux"),
     Group.ENDPOINT_PICKER: GO_FOLDER.with_name("go-gateway"),
+    Group.ENVOY_GATEWAY: GO_FOLDER.with_name("go-envoy-gateway"),
     Group.PROMETHEUS: GO_FOLDER.with_name("go-prometheus"),
     Group.PROMETHEUS_OPERATOR: GO_FOLDER.with_name("go-prometheus-operator"),
     Group.NETWORK_POLICIES: GO_FOLDER.with_name("go-network-policies"),

@@ -62,6 +62,8 @@ class Group(StrEnum):
     FLUX = "flux"
     # The endpoint picker of the Gateway API's inference extension, for tests of Gateways: a process of this machine.
     ENDPOINT_PICKER = "endpoint-picker"
+    # CRDs of Envoy Gateway and Envoy AI Gateway: no program of theirs is built.
+    ENVOY_GATEWAY = "envoy-gateway"
     # A real Prometheus and promtool, for the tests of rules, dashboards and metrics pages.
     PROMETHEUS = "prometheus"
     # What makes its configuration from monitors and rules in a cluster: in an image.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from click import BadParameter
 
 from llmservice_cli.options import OUTPUT, Inputs
 from llmservice_cli.parameters import Option
+from llmservice_cli.text import count, shown
 
 DESCRIPTION = """\
 The objects that the operator would make of each LLMService of a file, as if it were new: by the operator's own code,
@@ -20,6 +25,9 @@ examples:
   helm template serving/ | llmservice render -f - -o json | jq '.services[].conditions'
   llmservice render -f llmservice.yaml --for epp --image IMAGE | kubectl apply -f -
                                                                 an endpoint picker for spec.routing.mode pool
+  llmservice render -f llmservice.yaml --for envoy-ai-gateway --gateway gateways/public
+                                                                behind Envoy AI Gateway; with --clients-by X-Team
+                                                                --tokens-per-minute 200000, with a limit of each client
 
 Without spec.model.architecture or --config the operator inspects the model with a Job first; that Job is what is shown
 then. Values of environment variables that are named like secrets are shown as ***. The output is for reading: the
@@ -33,6 +41,29 @@ exit codes:
 Of several LLMServices the worst counts: 2, then 1.
 """
 
+MOST = 2**32 - 1
+"""Of a limit (Envoy Gateway's CRD)."""
+_beside = partial(Option, group="what others need for the service, in place of what the operator makes")
+
+
+def _limit(text: str) -> int:
+    return count(text, MOST)
+
+
+def _header(text: str) -> str:
+    """One that the Gateway sets: of keys each way to write one would have a limit of its own."""
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,100}", text):
+        raise BadParameter(f"must be the name of a header, not {shown(text)}")
+    if text.lower() in ("authorization", "x-api-key"):
+        raise BadParameter(f"{text} is sent by clients: name a header that the Gateway sets, such as X-Team")
+    return text
+
+
+def _reference(text: str) -> str:
+    if not re.fullmatch(r"([a-z0-9-]{1,63}/)?[a-z0-9.-]{1,253}", text):
+        raise BadParameter(f"must be [NAMESPACE/]NAME, not {shown(text)}")
+    return text
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Inputs):
@@ -43,8 +74,41 @@ class Options(Inputs):
         Option("--namespace", "-n", metavar="NAME", help="of services whose manifest names none; default: default"),
     ] = None
     component: Annotated[
-        Literal["epp"] | None,
-        Option("--for", help="instead: what an endpoint picker of the Gateway API's inference extension (1.5) needs"),
+        Literal["epp", "envoy-ai-gateway"] | None,
+        _beside(
+            "--for",
+            help="what an endpoint picker (Gateway API inference extension 1.5) or Envoy AI Gateway (1.0) needs",
+        ),
     ] = None
-    image: Annotated[str | None, Option("--image", metavar="IMAGE", help="with --for: the picker's")] = None
+    image: Annotated[str | None, _beside("--image", metavar="IMAGE", help="epp: the picker's")] = None
+    gateway: Annotated[
+        Any,
+        _beside(
+            "--gateway",
+            parser=_reference,
+            metavar="[NAMESPACE/]NAME",
+            help="envoy-ai-gateway: through which requests come",
+        ),
+    ] = None
+    requests_per_minute: Annotated[
+        Any, _beside("--requests-per-minute", parser=_limit, metavar="N", help="envoy-ai-gateway: of each client")
+    ] = None
+    tokens_per_minute: Annotated[
+        Any,
+        _beside(
+            "--tokens-per-minute",
+            parser=_limit,
+            metavar="N",
+            help="envoy-ai-gateway: of each client, of prompts and answers together",
+        ),
+    ] = None
+    clients_by: Annotated[
+        Any,
+        _beside(
+            "--clients-by",
+            parser=_header,
+            metavar="HEADER",
+            help="envoy-ai-gateway: the header by which the Gateway says who a client is",
+        ),
+    ] = None
     output: Annotated[Literal["table", "json", "yaml"], OUTPUT] = "yaml"

@@ -108,6 +108,13 @@ def test_a_file_that_is_no_config(content: str | None, message: str, llmservice:
     assert (ran.code, error.startswith("error: --config"), message in error) == (BAD_INPUT, True, True)
 
 
+@pytest.mark.parametrize("words", [("--config",), ("-f",)], ids=str)
+def test_a_name_that_is_too_long_for_a_file_is_refused(words: tuple[str], llmservice: Command) -> None:
+    """As a config.json is that stands in place of its path."""
+    ran = llmservice("plan", *words, "x" * 5000, "--gpu", "NVIDIA-L4")
+    assert (ran.code, "cannot be read" in ran.err) == (2, True), ran.err
+
+
 def test_with_offline_no_model_is_read(monkeypatch: pytest.MonkeyPatch, llmservice: Command) -> None:
     monkeypatch.setattr("llmservice_cli.models.from_uri", lambda uri: pytest.fail(f"{uri} was read"))
     ran = llmservice("plan", "--offline", "--model", "s3://models/llama", "--gpu", "L4")

@@ -1,48 +1,48 @@
-"""A service as a pool: the real endpoint picker of the inference extension, asked by Envoy, chooses a replica."""
+"""A service as a pool: the real endpoint picker of the inference extension, asked by Envoy, chooses a replica.
+
+Beside it the other ways to one.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import httpx
 import pytest
 from llmservice_vllm import metrics
 
-from localcluster import gateway as gateway_api
-from localcluster import install
-from localcluster.progress import Progress
 from tests.e2e.conftest import own_namespace
-from tests.support.cluster import JSON, Cluster, eventually
-from tests.support.endpoint_picker import Gateway, gateway, install_picker
+from tests.e2e.disturbances import words
+from tests.support.advice import advice_beside
+from tests.support.cluster import JSON, Cluster, eventually, is_ready
+from tests.support.endpoint_picker import Gateway, every_way_installed, gateway, install_picker
+from tests.support.host import cpu_seconds, pause, processes_of, resident_bytes_of, without
 from tests.support.measured import Record
 from tests.support.patience import PATIENCE
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.full
 
-NAME, REPLICAS = "chat", 3
+NAME, REPLICAS = "chat", 4
+USERS, TURNS, WATCH_SECONDS = 32, 6, 60
+ASKED = 500
 COUNTS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
 
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """With a service that serves as a pool, and its endpoint picker."""
-    target = install.local_target(cluster.paths, os.environ)
-    gateway_api.install(cluster.paths, os.environ, Progress())
-    install.install(target, Progress(), gateway=True)
-    try:
-        with own_namespace(cluster, "e2e-endpoint-picker") as made:
-            limits = {"maxModelLen": 2048}
-            service = stand_in(NAME, routing={"mode": "pool"}, scaling={"replicas": REPLICAS}, batching=limits)
-            cluster.apply(service, made)
-            install_picker(cluster, made, service, tmp_path_factory.mktemp("picker"))
-            cluster.wait_condition(made, NAME, "Ready", "True", timeout=PATIENCE)
-            yield made
-    finally:
-        install.install(target, Progress())
-        gateway_api.remove(cluster.paths, os.environ, Progress())
+    with every_way_installed(cluster), own_namespace(cluster, "e2e-endpoint-picker") as made:
+        limits = {"maxModelLen": 2048}
+        service = stand_in(NAME, routing={"mode": "pool"}, scaling={"replicas": REPLICAS}, batching=limits)
+        cluster.apply(service, made)
+        install_picker(cluster, made, service, tmp_path_factory.mktemp("picker"))
+        cluster.wait_condition(made, NAME, "Ready", "True", timeout=PATIENCE)
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,20 @@ def picked(cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathFa
         yield made
 
 
-def status(url: str, prompt: str, **more: object) -> int:
-    body = {"model": NAME, "prompt": prompt, "max_tokens": 4, **more}
-    return httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE, trust_env=False).status_code
+def status(url: str, prompt: str, *, again: bool = False) -> int:
+    """`again`: a second time where no server began with it."""
+    code = answer(url, prompt).status_code
+    return status(url, prompt) if again and code == 503 else code
+
+
+def answer(url: str, prompt: str) -> httpx.Response:
+    body = {"model": NAME, "prompt": prompt, "max_tokens": 4}
+    return httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE, trust_env=False)
+
+
+def is_routed(url: str) -> bool:
+    """vllm-router answers, of which this header is: kube-proxy learns of the changed Service after the operator."""
+    return "Access-Control-Allow-Origin" in answer(url, "Hello").headers
 
 
 def pods(cluster: Cluster, namespace: str) -> list[JSON]:
@@ -72,30 +83,74 @@ def counted(cluster: Cluster, namespace: str) -> dict[str, float]:
 
 
 def share_of_hits(cluster: Cluster, namespace: str, url: str, tag: str) -> float:
-    """Of conversations of twelve users, six turns each, in which each turn repeats the ones before."""
+    """Of conversations of so many users, in which each turn repeats the ones before."""
     before = counted(cluster, namespace)
 
     def talk(user: int) -> None:
         said = f"{tag}, user {user}: " + f"{user} " * 200
-        for turn in range(6):
+        for turn in range(TURNS):
             said += f"turn {turn} of {user}: " + f"{turn}{user} " * 50
             assert status(url, said) == 200
 
     with ThreadPoolExecutor(4) as users:
-        list(users.map(talk, range(12)))
+        list(users.map(talk, range(USERS)))
     after = counted(cluster, namespace)
     asked, hits = (after[name] - before[name] for name in COUNTS)
     return hits / asked
 
 
-def test_conversations_find_their_beginning_again(
+def test_conversations_by_each_way_and_what_the_advice_said(
     cluster: Cluster, namespace: str, picked: Gateway, record: Record
 ) -> None:
-    service = cluster.must_get("services", namespace, NAME)["spec"]["clusterIP"]
-    by_pool = share_of_hits(cluster, namespace, picked.url, "pool")
-    by_service = share_of_hits(cluster, namespace, f"http://{service}", "plain")
-    record(hits={"pool": round(by_pool, 3), "service": round(by_service, 3)})
-    assert by_pool > by_service
+    """The same conversations with other names, so that none finds what an earlier one left."""
+    url = cluster.service_url(namespace, NAME)
+    hits: dict[str, float] = {}
+
+    def ask_plainly() -> None:
+        hits["none"] = share_of_hits(cluster, namespace, url, "plain")
+
+    _, advice = advice_beside(cluster, namespace, NAME, WATCH_SECONDS, ask_plainly)
+    hits["pool"] = share_of_hits(cluster, namespace, picked.url, "pool")
+    try:
+        by_prompts = {"mode": "router", "policy": "cache_aware"}
+        cluster.patch("llmservices", namespace, NAME, {"spec": {"routing": by_prompts}})
+        cluster.wait_condition(namespace, NAME, "RoutingReady", "True", timeout=PATIENCE)
+        eventually("the Service leads to the router", lambda: is_routed(url), PATIENCE)
+        hits["router"] = share_of_hits(cluster, namespace, url, "router")
+    finally:
+        cluster.patch("llmservices", namespace, NAME, {"spec": {"routing": {"mode": "pool", "policy": None}}})
+    eventually("it is a pool again", lambda: cluster.get("inferencepools", namespace, NAME), PATIENCE)
+    record(hits={way: round(share, 3) for way, share in hits.items()}, advice=advice["gain"], said=advice["verdict"])
+    assert min(hits["pool"], hits["router"]) > hits["none"]
+    # By counters alone, which bound it: the stand-in has no events.
+    assert hits["router"] - hits["none"] <= advice["gain"]["high"] + 0.02
+
+
+def test_what_the_way_costs(cluster: Cluster, namespace: str, picked: Gateway, record: Record) -> None:
+    """Recorded and not judged: this machine is shared."""
+    (picker,) = cluster.list("pods", namespace, f"app.kubernetes.io/instance={NAME}-epp")
+    (of_picker,) = (pid for pid, line in processes_of(picker).items() if "--pool-name" in line)
+    assert picked.process is not None
+    spent = {"picker": of_picker, "Envoy": picked.process.pid}
+    seconds: dict[str, list[float]] = {}
+    for way, url in (("none", cluster.service_url(namespace, NAME)), ("pool", picked.url)):
+        before = {name: cpu_seconds(pid) for name, pid in spent.items()}
+        with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client:
+            seconds[way] = sorted(timed(client, number) for number in range(ASKED))
+    cpu = {name: round(100 * (cpu_seconds(pid) - before[name]) / ASKED, 3) for name, pid in spent.items()}
+    memory = {name: resident_bytes_of(pid) >> 20 for name, pid in spent.items()}
+    added = {
+        name: round(1000 * (seconds["pool"][at] - seconds["none"][at]), 2)
+        for name, at in (("p50", ASKED // 2), ("p99", ASKED * 99 // 100))
+    }
+    record(addedMilliseconds=added, cpuSecondsFor100=cpu, memoryMib=memory)
+
+
+def timed(client: httpx.Client, number: int) -> float:
+    body = {"model": NAME, "prompt": f"{number} and so on", "max_tokens": 1}
+    began = time.perf_counter()
+    assert client.post("/v1/completions", json=body).status_code == 200
+    return time.perf_counter() - began
 
 
 def test_a_replica_that_goes_is_asked_no_more(cluster: Cluster, namespace: str, picked: Gateway) -> None:
@@ -104,6 +159,54 @@ def test_a_replica_that_goes_is_asked_no_more(cluster: Cluster, namespace: str, 
     statuses = [status(picked.url, f"prompt {n}") for n in range(200)]
     assert set(statuses) == {200}
     eventually("all of them", lambda: cluster.status(namespace, NAME).get("readyReplicas") == REPLICAS, PATIENCE)
+
+
+def rollout(cluster: Cluster, namespace: str) -> None:
+    before = {pod["metadata"]["uid"] for pod in pods(cluster, namespace)}
+    cluster.patch("llmservices", namespace, NAME, {"spec": {"batching": {"maxNumSeqs": 7}}})
+    eventually("new pods", lambda: before.isdisjoint(pod["metadata"]["uid"] for pod in pods(cluster, namespace)), 180)
+    cluster.wait_condition(namespace, NAME, "Ready", "True", timeout=PATIENCE)
+
+
+def down_to_one_and_up(cluster: Cluster, namespace: str) -> None:
+    for replicas in (1, REPLICAS):
+        cluster.patch("llmservices", namespace, NAME, {"spec": {"scaling": {"replicas": replicas}}})
+        eventually(f"{replicas} replicas", lambda wanted=replicas: ready(cluster, namespace) == wanted, PATIENCE)  # type: ignore[misc]
+
+
+def ready(cluster: Cluster, namespace: str) -> int:
+    """Replicas, where no others are left."""
+    found = cluster.pods(namespace, NAME)
+    return len(found) if all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in found) else 0
+
+
+def no_api_server(cluster: Cluster, namespace: str) -> None:
+    with without(cluster, "kube-apiserver"):
+        pause(5)
+
+
+@pytest.mark.parametrize("story", [rollout, down_to_one_and_up, no_api_server], ids=words)
+def test_no_request_is_lost(
+    story: Callable[[Cluster, str], None], cluster: Cluster, namespace: str, picked: Gateway, record: Record
+) -> None:
+    ends = Event()
+
+    def ask(client: int) -> list[int]:
+        """Statuses; one that is not answered is asked once more, as clients do."""
+        found: list[int] = []
+        while not ends.is_set():
+            found.append(status(picked.url, f"client {client}, {len(found)}", again=True))
+        return found
+
+    with ThreadPoolExecutor(8) as clients:
+        asking = [clients.submit(ask, number) for number in range(8)]
+        try:
+            story(cluster, namespace)
+        finally:
+            ends.set()
+        statuses = Counter(each for one in asking for each in one.result())
+    record(story=words(story), statuses={str(code): count for code, count in statuses.items()})
+    assert set(statuses) == {200}
 
 
 def test_the_route_leads_past_a_pool_without_replicas(cluster: Cluster, namespace: str, picked: Gateway) -> None:

@@ -10,6 +10,8 @@ import pytest
 from llmservice_cli.load.answer import Loss
 
 from tests.e2e.disturbances import (
+    BLIND_STORIES,
+    KILLS,
     NAME,
     ROUTED,
     Story,
@@ -18,6 +20,7 @@ from tests.e2e.disturbances import (
     delete_pod,
     nothing_is_lost,
     only_what_kubernetes_cannot_save,
+    operator_restart,
     patient,
     rolling_update,
     term_while_serving,
@@ -108,7 +111,10 @@ def the_first_process(pod: JSON) -> int:
     return program_of(pod, "llmservice_router")
 
 
-@pytest.mark.parametrize("victim", [envoy, vllm_router, the_first_process], ids=words)
+PROGRAMS = [envoy, *(pytest.param(program, marks=pytest.mark.full) for program in (vllm_router, the_first_process))]
+
+
+@pytest.mark.parametrize("victim", PROGRAMS, ids=words)
 def test_a_killed_router_loses_no_later_request(routed: World, victim: Victim, record: Record) -> None:
     """The container ends with any of its programs; the other pod goes on."""
     routed.change(routing={"mode": "router", "policy": "cache_aware"})
@@ -135,6 +141,18 @@ def up_and_down(routed: World) -> None:
 
 def test_no_request_is_lost_between_one_replica_and_four(routed: World, record: Record) -> None:
     nothing_is_lost(routed, up_and_down, record)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("victim", KILLS, ids=words)
+def test_a_killed_replica_loses_no_later_request(routed: World, victim: Victim, record: Record) -> None:
+    only_what_kubernetes_cannot_save(routed, victim, record)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("story", [operator_restart, *BLIND_STORIES], ids=words)
+def test_nothing_is_lost_without_a_control_plane(routed: World, story: Story, record: Record) -> None:
+    nothing_is_lost(routed, story, record)
 
 
 def test_without_a_ready_router_it_leads_to_the_replicas(routed: World, record: Record) -> None:

@@ -25,10 +25,10 @@ def there(cluster: Cluster) -> Iterator[str]:
         yield NAMESPACE
 
 
-def test_three_rounds_lose_nothing(cluster: Cluster, there: str, record: Record) -> None:
+def test_two_rounds_lose_nothing(cluster: Cluster, there: str, record: Record) -> None:
     service = OnDemand(cluster, there, "rounds")
     service.at_zero()
-    reported(record, [up_and_down(service, 3)])
+    reported(record, [up_and_down(service, 2)])
 
 
 @pytest.mark.full

@@ -18,7 +18,8 @@ from typing import Any
 
 import httpx
 
-from localcluster import builds, images
+from localcluster import builds, images, install
+from localcluster import gateway as gateway_api
 from localcluster.paths import cache_root
 from localcluster.programs import Group
 from localcluster.progress import Progress
@@ -29,6 +30,20 @@ from tests.support.ports import free_port
 _TYPE = "type.googleapis.com/envoy."
 _HEADER = "x-gateway-destination-endpoint"
 """The address that a picker has chosen (endpoint picker protocol of the inference extension)."""
+
+
+@contextmanager
+def every_way_installed(cluster: Cluster) -> Iterator[None]:
+    """The operator with Gateways and routers; afterwards as it was."""
+    target = install.local_target(cluster.paths, os.environ)
+    gateway_api.install(cluster.paths, os.environ, Progress())
+    images.build_all(cluster.paths, Progress(), only=(images.ROUTER.name,))
+    install.install(target, Progress(), gateway=True, routing=True)
+    try:
+        yield
+    finally:
+        install.install(target, Progress())
+        gateway_api.remove(cluster.paths, os.environ, Progress())
 
 
 def install_picker(cluster: Cluster, namespace: str, service: JSON, folder: Path) -> None:

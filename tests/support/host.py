@@ -58,6 +58,12 @@ def cpu_seconds(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def resident_bytes_of(pid: int) -> int:
+    """Of one process; FileNotFoundError and ProcessLookupError where it has ended."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
 def supervisor_of(pod: JSON) -> int | None:
     """The supervisor of a server's pod, once it runs."""
     found = [pid for pid, line in processes_of(pod).items() if "-m llmservice_runtime serve" in line]

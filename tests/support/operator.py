@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
-from tests.support.host import processes_of
+from tests.support.host import processes_of, resident_bytes_of
 
 OPERATOR_NAMESPACE = "llmservice-system"
 OPERATOR = "llmservice-operator"
@@ -104,8 +103,7 @@ def resident_bytes(pod: JSON) -> int:
     total = 0
     for pid in processes_of(pod):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            status = Path(f"/proc/{pid}/status").read_text()
-            total += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
+            total += resident_bytes_of(pid)
     return total
 
 

@@ -203,18 +203,18 @@ class Users:
 async def measure(way: str, options: argparse.Namespace, seed: int, found: Found) -> None:
     async with AsyncExitStack() as stack:
         replicas = await stack.enter_async_context(servers(options.replicas))
-        through = None if way == "none" else await stack.enter_async_context(router(way, replicas))
+        pods = 0 if way == "none" else options.routers
+        through = [await stack.enter_async_context(router(way, replicas)) for _ in range(pods)]
         users, chance = Users(options.users, seed), random.Random(seed)
-        before = through.cpu_seconds() if through is not None else 0.0
+        urls = [each.url for each in through or replicas]
+        before = sum(each.cpu_seconds() for each in through)
         began, total = time.perf_counter(), options.rate * options.seconds
         async with asyncio.TaskGroup() as group:
             for number in range(total):
                 await asyncio.sleep(began + number / options.rate - time.perf_counter())
-                url = through.url if through is not None else chance.choice(replicas).url
-                group.create_task(users.turn(number, url, found))
-        if through is not None:
-            found.cpu_seconds += through.cpu_seconds() - before
-            found.peak_mib = max(found.peak_mib, through.peak_mib())
+                group.create_task(users.turn(number, chance.choice(urls), found))
+        found.cpu_seconds += sum(each.cpu_seconds() for each in through) - before
+        found.peak_mib = max((found.peak_mib, *(each.peak_mib() for each in through)))
         found.requests += total
         found.asked += sum(each.asked for each in replicas)
         found.hits += sum(each.hits for each in replicas)
@@ -233,6 +233,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--users", type=int, default=256, help="default: %(default)s")
     parser.add_argument("--replicas", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--routers", type=int, default=2, help="pods of the router; default: %(default)s")
     parser.add_argument("-o", dest="output", choices=("table", "json"), default="table")
     return parser.parse_args(arguments)
 

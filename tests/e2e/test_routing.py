@@ -7,8 +7,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from llmservice_api.constants import ROUTER_LABEL
 from llmservice_cli.load.answer import Loss
 
+from localcluster import addednode
+from localcluster.install import ROUTER_IMAGE
 from tests.e2e.disturbances import (
     BLIND_STORIES,
     KILLS,
@@ -32,8 +35,9 @@ from tests.support.client import ClientPod
 from tests.support.cluster import JSON, Cluster, eventually, is_ready
 from tests.support.host import without
 from tests.support.measured import Record
+from tests.support.nodes import FIRST, SECOND, added_node
 from tests.support.operator import scale_operator
-from tests.support.patience import PATIENCE, at_latest
+from tests.support.patience import KUBECTL_TIMEOUT, PATIENCE, at_latest, at_most
 from tests.support.routing import addresses, leads_to, program_of, ready_routers, routers, routing_installed
 from tests.support.services import stand_in
 
@@ -153,6 +157,27 @@ def test_a_killed_replica_loses_no_later_request(routed: World, victim: Victim, 
 @pytest.mark.parametrize("story", [operator_restart, *BLIND_STORIES], ids=words)
 def test_nothing_is_lost_without_a_control_plane(routed: World, story: Story, record: Record) -> None:
     nothing_is_lost(routed, story, record)
+
+
+def the_routers_nodes_are_drained(routed: World) -> None:
+    """One and then the other, which has the routers by then; their budget has them go one after the other."""
+    with added_node(routed.cluster):
+        addednode.copy_images(routed.cluster.paths, SECOND, (ROUTER_IMAGE,))
+        routed.strike()
+        for node, other in ((FIRST, SECOND), (SECOND, FIRST)):
+            whose = ("--delete-emptydir-data", f"--pod-selector={ROUTER_LABEL}={NAME}")
+            routed.cluster.kubectl("drain", node, *whose, KUBECTL_TIMEOUT, timeout=at_most(PATIENCE))
+            eventually(f"two routers on {other}", lambda on=other: nodes_of_routers(routed) == [on, on], PATIENCE)  # type: ignore[misc]
+            routed.cluster.kubectl("uncordon", node)
+
+
+def nodes_of_routers(routed: World) -> list[str]:
+    return [pod["spec"]["nodeName"] for pod in ready_routers(routed.cluster, routed.namespace, NAME)]
+
+
+@pytest.mark.full
+def test_nothing_is_lost_where_nodes_are_drained(routed: World, record: Record) -> None:
+    nothing_is_lost(routed, the_routers_nodes_are_drained, record)
 
 
 def test_without_a_ready_router_it_leads_to_the_replicas(routed: World, record: Record) -> None:

@@ -30,6 +30,7 @@ PRODUCT = (
     "runtime/llmservice_runtime",
     "runtime/llmservice_vllm",
     "runtime/llmservice_fetch",
+    "runtime/llmservice_router",
     "cli/llmservice_cli",
     "cli/llmservice_ui",
 )

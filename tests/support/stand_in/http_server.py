@@ -33,7 +33,9 @@ class HttpServer:
 
     async def listen(self, host: str, port: int) -> None:
         """One socket, of the family of `host`, as vLLM opens it. OSError when the port is taken."""
-        opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Named as TCP: otherwise asyncio would wait for a client's ACK, up to 40 ms, before each next small part.
+        opened = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((host, port))
         loop = asyncio.get_running_loop()

@@ -2,8 +2,8 @@
 
 One process of three: Envoy has the port of the clients; vllm-router chooses the replica where a prompt's beginning
 decides; this one gives both the list of replicas, answers the kubelet's probes, and ends the other two once nothing
-is in progress. Where one of them ends by itself the container ends: the other pod of the Deployment goes on, and this
-one is started again with all replicas.
+is in progress. Where one of them ends by itself it is started again: Envoy is away for a moment, and without
+vllm-router prompts go where all other paths go. The container ends where that happens too often.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -45,6 +47,14 @@ TIMEOUT_SECONDS = 5.0
 """For an answer on the loopback."""
 END_SECONDS = 5.0
 """For Envoy and vllm-router, which have nothing left to do."""
+PAST_SECONDS = 30.0
+"""For which prompts go past vllm-router while it starts, before this counts as a fault."""
+MOST_ENDS, ENDS_WITHIN = 3, 60.0
+"""How often, in seconds, a program may end by itself before the container does: the kubelet then waits between starts,
+and the pod's status says so."""
+_ENVOYS_SHARE = {True: 0.35, False: 0.8}
+"""Of the container's memory, with vllm-router and without. Measured with 120 MiB of prompts in progress: Envoy took 1.5
+bytes for each of theirs, vllm-router 2.5."""
 _LONGEST_REQUEST = 7 * 24 * 3600
 """Seconds. vllm-router has no "without limit"; its default, half an hour, would cut long streams."""
 _IN_PROGRESS = "http.clients.downstream_rq_active"
@@ -131,13 +141,14 @@ def router_command(asked: Options) -> list[str]:
     return [str(asked.programs / "vllm-router"), *words, "--disable-retries", "--disable-circuit-breaker"]
 
 
-def envoy_command(asked: Options) -> list[str]:
+def envoy_command(asked: Options, limit: int | None) -> list[str]:
+    """`limit`: bytes of memory that the container may use."""
     made = envoy.bootstrap(
         policy=asked.policy,
         host=any_host(),
         port=asked.port,
-        router_port=asked.router_port,
         folder=str(asked.folder.absolute()),
+        heap_bytes=None if limit is None else int(limit * _ENVOYS_SHARE[asked.has_router]),
     )
     flags = ("--disable-hot-restart", "--log-level", "warning", "--concurrency", str(asked.concurrency))
     return [str(asked.programs / "envoy"), *flags, "--config-yaml", json.dumps(made)]
@@ -159,7 +170,7 @@ class Router:
     ):
         self._asked, self._replicas, self._session, self._admin = asked, replicas, session, admin
         self.is_ending = False
-        self._looked_at = asyncio.get_running_loop().time()
+        self._looked_at = self._was_by_router = asyncio.get_running_loop().time()
 
     async def why_unready(self) -> str:
         """Empty: a request would be answered."""
@@ -170,8 +181,10 @@ class Router:
         if not self._replicas.known or self._replicas.is_empty:
             return "no replica is ready"
         try:
-            if not await (self._has_workers() if self._asked.has_router else self._replicas.answer()):
+            if not await (self._has_workers() if self._replicas.is_by_router else self._replicas.answer()):
                 return "no replica answers"
+            if self._asked.has_router and self._looked_at - self._was_by_router > PAST_SECONDS:
+                return "vllm-router has no worker"
             async with self._admin.get("http://envoy/ready") as answer:
                 return "" if answer.status == 200 else "Envoy is not ready"
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -187,6 +200,10 @@ class Router:
         while True:
             await self._replicas.follow()
             self._looked_at = loop.time()
+            if self._replicas.is_by_router or not self._replicas.known:
+                self._was_by_router = self._looked_at
+            # A client that keeps its connection would get 503 here, and never come to what holds its requests.
+            self._replicas.closes(bool(await self.why_unready()))
             await asyncio.sleep(ASK_SECONDS)
 
     def is_live(self) -> bool:
@@ -264,43 +281,74 @@ async def run(asked: Options, find: Resolve) -> int:
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
         to_admin = aiohttp.UnixConnector(str(asked.folder / envoy.ADMIN_SOCKET))
         admin = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout, connector=to_admin))
-        address = f"http://127.0.0.1:{asked.router_port}" if asked.has_router else None
+        address = ("127.0.0.1", asked.router_port) if asked.has_router else None
         replicas = Replicas(find, address, session, asked.folder)
         router = Router(asked, replicas, session, admin)
-        commands = [*([router_command(asked)] if asked.has_router else []), envoy_command(asked)]
-        programs = [await _start(command, stack) for command in commands]
+        kept = [_kept(router_command(asked), replicas.router_ended)] if asked.has_router else []
+        kept.append(_kept(envoy_command(asked, memory_limit(CGROUP))))  # the first one to end, at the end
+        programs = [await stack.enter_async_context(_ending(each)) for each in kept]
         runner = await serve_state(router, asked.state_port)
         stack.push_async_callback(runner.cleanup)
-        following = asyncio.create_task(router.follow(), name="replicas")
-        stack.callback(following.cancel)
-        ends = {asyncio.create_task(program.wait()): name for name, program in programs}
+        following = await stack.enter_async_context(_ending(router.follow()))
         ending = asyncio.create_task(terminated.wait())
-        await asyncio.wait({*ends, ending, following}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*programs, ending, following}, return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
             await router.drain()
             return 0
-        if following.done():
-            following.result()
-        for program, name in ends.items():
-            if program.done():
-                logger.error("%s ended by itself, with exit code %s", name, program.result())
+        for task in (*programs, following):
+            if task.done():
+                task.result()
         return 1
 
 
-async def _start(command: list[str], stack: AsyncExitStack) -> tuple[str, asyncio.subprocess.Process]:
-    """A program that ends with the stack."""
-    process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+@asynccontextmanager
+async def _ending(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """A task that has ended after the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
-    async def end() -> None:
+
+async def _kept(command: list[str], ended: Callable[[], None] = lambda: None) -> None:
+    """A program that is started again where it ends, until that was too often; `ended` is called each time."""
+    loop, name = asyncio.get_running_loop(), Path(command[0]).name
+    ends: deque[float] = deque(maxlen=MOST_ENDS)
+    while len(ends) < MOST_ENDS or loop.time() - ends[0] > ENDS_WITHIN:
+        async with _running(command) as process:
+            code = await process.wait()
+        ends.append(loop.time())
+        logger.error("%s ended by itself, with exit code %s", name, code)
+        ended()
+    logger.error("%s ended %d times within %.0f s", name, MOST_ENDS, ENDS_WITHIN)
+
+
+@asynccontextmanager
+async def _running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program that has ended after the block, with all that it started."""
+    process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+    try:
+        yield process
+    finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), END_SECONDS)
-                return
+                break
 
-    stack.push_async_callback(end)
-    return Path(command[0]).name, process
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def memory_limit(cgroup: Path) -> int | None:
+    """Bytes that this container may use, by version 2 of control groups; None: as many as there are, or not known."""
+    with suppress(OSError, ValueError):
+        return int((cgroup / "memory.max").read_text())
+    return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmservice_runtime.contract import KEEP_ALIVE_SECONDS
+
 PROMPTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 """Paths whose prompt decides about the replica."""
 ROUTER, REPLICAS, SESSIONS = "router", "replicas", "sessions"
@@ -20,7 +22,10 @@ OF_POLICY = {CACHE_AWARE: ROUTER, CONSISTENT_HASH: SESSIONS, POWER_OF_TWO: REPLI
 """Where prompts go."""
 SESSION_HEADER = "x-session-id"
 """Of vllm-router, too."""
-ENDPOINTS_FILE, ADMIN_SOCKET = "replicas.json", "admin.sock"
+ENDPOINTS_FILE, ROUTER_FILE, ADMIN_SOCKET = "replicas.json", "router.json", "admin.sock"
+CLOSING_FILE = "closing"
+"""With 1 in it, clients' connections end: with the next answer, or at once where they have no request. With 0 they
+stay."""
 
 _TYPE = "type.googleapis.com/envoy."
 _UNLIMITED = 1_000_000
@@ -34,23 +39,13 @@ _CONNECT_SECONDS = 5
 _RETRIES = 3
 
 
-def bootstrap(*, policy: str, host: str, port: int, router_port: int, folder: str) -> dict[str, Any]:
-    """The whole configuration; `folder` has the file of endpoints and gets the socket of Envoy's administration."""
+def bootstrap(*, policy: str, host: str, port: int, folder: str, heap_bytes: int | None = None) -> dict[str, Any]:
+    """The whole configuration; `folder` has the files of endpoints and gets the socket of Envoy's administration.
+    `heap_bytes`: of Envoy's memory, at which it takes no further request (503) until there is less."""
     return {
         "node": {"id": "router", "cluster": "router"},
         "admin": {"address": {"pipe": {"path": f"{folder}/{ADMIN_SOCKET}", "mode": 0o600}}},
-        "overload_manager": {
-            "resource_monitors": [
-                {
-                    "name": "envoy.resource_monitors.global_downstream_max_connections",
-                    "typed_config": {
-                        "@type": f"{_TYPE}extensions.resource_monitors.downstream_connections.v3."
-                        "DownstreamConnectionsConfig",
-                        "max_active_downstream_connections": _CLIENTS,
-                    },
-                }
-            ]
-        },
+        "overload_manager": _overload(f"{folder}/{CLOSING_FILE}", heap_bytes),
         "static_resources": {
             "listeners": [
                 {
@@ -62,30 +57,72 @@ def bootstrap(*, policy: str, host: str, port: int, router_port: int, folder: st
                 }
             ],
             "clusters": [
-                _cluster(ROUTER, "STATIC", load_assignment=_assignment(ROUTER, [("127.0.0.1", router_port)])),
-                _replicas(REPLICAS, "LEAST_REQUEST", folder),  # of two that chance names
-                _replicas(SESSIONS, "MAGLEV", folder),
+                _of_file(ROUTER, "LEAST_REQUEST", f"{folder}/{ROUTER_FILE}", ROUTER),
+                _of_file(REPLICAS, "LEAST_REQUEST", f"{folder}/{ENDPOINTS_FILE}"),  # of two that chance names
+                _of_file(SESSIONS, "MAGLEV", f"{folder}/{ENDPOINTS_FILE}"),
             ],
         },
     }
 
 
-def _replicas(name: str, policy: str, folder: str) -> dict[str, Any]:
-    """All replicas, of which one is chosen by this policy."""
-    file = {"path": f"{folder}/{ENDPOINTS_FILE}", "watched_directory": {"path": folder}}
+def _overload(closing: str, heap_bytes: int | None) -> dict[str, Any]:
+    """Limits, and CLOSING_FILE as a resource that is used up."""
+    heap = {"fixed_heap": ("fixed_heap.v3.FixedHeapConfig", {"max_heap_size_bytes": heap_bytes})}
+    monitors: dict[str, tuple[str, dict[str, Any]]] = {
+        "global_downstream_max_connections": (
+            "downstream_connections.v3.DownstreamConnectionsConfig",
+            {"max_active_downstream_connections": _CLIENTS},
+        ),
+        "injected_resource": ("injected_resource.v3.InjectedResourceConfig", {"filename": closing}),
+        **(heap if heap_bytes is not None else {}),
+    }
+    soon = {"timer": "HTTP_DOWNSTREAM_CONNECTION_IDLE", "min_timeout": "0.5s"}
+    scaled = {"@type": f"{_TYPE}config.overload.v3.ScaleTimersOverloadActionConfig", "timer_scale_factors": [soon]}
+    actions = [
+        _action("disable_http_keepalive", "injected_resource", {"threshold": {"value": 1.0}}),
+        _action(
+            "reduce_timeouts",
+            "injected_resource",
+            {"scaled": {"scaling_threshold": 0.5, "saturation_threshold": 1.0}},
+            typed_config=scaled,
+        ),
+    ]
+    if heap_bytes is not None:
+        actions.append(_action("stop_accepting_requests", "fixed_heap", {"threshold": {"value": 1.0}}))
+    kinds = f"{_TYPE}extensions.resource_monitors."
+    return {
+        "refresh_interval": "0.1s",
+        "resource_monitors": [
+            {"name": f"{_MONITOR}{name}", "typed_config": {"@type": f"{kinds}{kind}", **fields}}
+            for name, (kind, fields) in monitors.items()
+        ],
+        "actions": actions,
+    }
+
+
+_MONITOR = "envoy.resource_monitors."
+
+
+def _action(name: str, monitor: str, trigger: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": f"envoy.overload_actions.{name}", "triggers": [{"name": f"{_MONITOR}{monitor}", **trigger}], **more}
+
+
+def _of_file(name: str, policy: str, path: str, service: str = REPLICAS) -> dict[str, Any]:
+    """The servers of a file, of which one is chosen by this policy."""
+    file = {"path": path, "watched_directory": {"path": path.rpartition("/")[0]}}
     source = {"path_config_source": file, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
     return _cluster(
         name,
         "EDS",
-        eds_cluster_config={"service_name": REPLICAS, "eds_config": source},
+        eds_cluster_config={"service_name": service, "eds_config": source},
         lb_policy=policy,
         common_lb_config={"healthy_panic_threshold": {"value": 0}},
     )
 
 
-def endpoints(replicas: Sequence[tuple[str, int]], version: int) -> dict[str, Any]:
-    """The content of ENDPOINTS_FILE, which Envoy reads anew when it is replaced."""
-    resource = {"@type": f"{_TYPE}config.endpoint.v3.ClusterLoadAssignment"} | _assignment(REPLICAS, replicas)
+def endpoints(servers: Sequence[tuple[str, int]], version: int, name: str = REPLICAS) -> dict[str, Any]:
+    """The content of ENDPOINTS_FILE, or with ROUTER of ROUTER_FILE, which Envoy reads anew when they are replaced."""
+    resource = {"@type": f"{_TYPE}config.endpoint.v3.ClusterLoadAssignment"} | _assignment(name, servers)
     return {"version_info": str(version), "resources": [resource]}
 
 
@@ -130,7 +167,10 @@ def _http_connections(prompts: str) -> dict[str, Any]:
             # No client is internal: its x-envoy-* headers, which would change timeouts and retries, are removed.
             "use_remote_address": True,
             "internal_address_config": {"cidr_ranges": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]},
-            "common_http_protocol_options": {"headers_with_underscores_action": "ALLOW"},
+            "common_http_protocol_options": {
+                "headers_with_underscores_action": "ALLOW",
+                "idle_timeout": f"{KEEP_ALIVE_SECONDS}s",
+            },
             # As vLLM does: nginx passes requests on so where its proxy_http_version is not set.
             "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "replicas"},
             "upgrade_configs": [{"upgrade_type": "websocket"}],
@@ -140,7 +180,7 @@ def _http_connections(prompts: str) -> dict[str, Any]:
                     {
                         "name": "all",
                         "domains": ["*"],
-                        "routes": [*(_prompts(path, prompts) for path in PROMPTS), _others()],
+                        "routes": [*(_prompts(path, prompts) for path in PROMPTS), _others(prompts)],
                         "request_headers_to_remove": ["x-envoy-external-address"],
                     }
                 ],
@@ -160,16 +200,17 @@ def _http_connections(prompts: str) -> dict[str, Any]:
 
 def _prompts(path: str, cluster: str) -> dict[str, Any]:
     match = {"path": path, "headers": [{"name": ":method", "string_match": {"exact": "POST"}}]}
-    by_session = {"hash_policy": [{"header": {"header_name": SESSION_HEADER}}]} if cluster == SESSIONS else {}
-    return {"match": match, "route": _route(cluster) | by_session}
+    return {"match": match, "route": _route(cluster)}
 
 
-def _others() -> dict[str, Any]:
-    return {"match": {"prefix": "/"}, "route": _route(REPLICAS)}
+def _others(prompts: str) -> dict[str, Any]:
+    """With sessions all paths: what a replica stores, such as a response in the background, is asked for there."""
+    return {"match": {"prefix": "/"}, "route": _route(SESSIONS if prompts == SESSIONS else REPLICAS)}
 
 
 def _route(cluster: str) -> dict[str, Any]:
-    return {
+    by_session = {"hash_policy": [{"header": {"header_name": SESSION_HEADER}}]} if cluster == SESSIONS else {}
+    return by_session | {
         "cluster": cluster,
         "timeout": "0s",
         "idle_timeout": "0s",

@@ -48,7 +48,7 @@ def absolute(name: str, resolv_conf: str) -> str:
     domains of the node as well, where it may be anybody's."""
     lines = (line.split() for line in resolv_conf.splitlines())
     domains = (word for words in lines if words[:1] == ["search"] for word in words[1:])
-    own = next((domain for domain in domains if ".svc." in f".{domain}." and not domain.startswith("svc.")), None)
+    own = next((domain for domain in domains if domain.split(".")[1:2] == ["svc"]), None)
     return name if own is None or "." in name else f"{name}.{own.rstrip('.')}."
 
 
@@ -77,11 +77,11 @@ def url(address: Address) -> str:
 class Replicas:
     """Keeps Envoy's endpoints and vllm-router's workers as the DNS has the replicas."""
 
-    def __init__(self, resolve: Resolve, router: str | None, session: aiohttp.ClientSession, folder: Path) -> None:
-        """`router` is vllm-router's base URL; None: Envoy chooses the replica."""
+    def __init__(self, resolve: Resolve, router: Address | None, session: aiohttp.ClientSession, folder: Path) -> None:
+        """`router` is vllm-router's address; None: Envoy chooses the replica."""
         self._resolve, self._router, self._session, self._folder = resolve, router, session, folder
         self._version = 0
-        self._written: frozenset[Address] | None = None
+        self._written: dict[str, object] = {}
         self._adding: dict[str, asyncio.Task[None]] = {}
         self.known: frozenset[Address] | None = None
         """None: the DNS has not answered yet."""
@@ -92,7 +92,10 @@ class Replicas:
         """The last replicas are kept where the DNS has none: the Service that named them may be gone already."""
         self.are_workers = False
         """vllm-router has all of them, and none besides."""
-        self._write(frozenset())  # Envoy starts with a file only
+        self.is_by_router = False
+        """Prompts go to vllm-router, which has workers; else Envoy chooses their replica, as that of other paths."""
+        self.closes(False)  # Envoy starts with files only
+        self._lead(frozenset())
 
     async def follow(self) -> None:
         """One question to the DNS, and what follows from its answer."""
@@ -105,9 +108,21 @@ class Replicas:
             logger.info("replicas: %s", ", ".join(sorted(map(url, found))) or "none")
             self.known = found
         if self.known is not None:
-            self._write(self.known)
+            self._lead(self.known)
             wanted = {url(address) for address in self.known}
             self.are_workers = self._router is None or await self._follow_workers(wanted)
+            self._lead(self.known)
+
+    def router_ended(self) -> None:
+        """Until vllm-router has workers again, Envoy chooses the replica of prompts too."""
+        self.is_by_router = self.are_workers = False
+        self._lead(self.known or frozenset())
+
+    def closes(self, are_closed: bool) -> None:
+        """Whether connections of clients end, as `envoy.CLOSING_FILE` has it."""
+        if self._written.get(envoy.CLOSING_FILE) is not are_closed:
+            self._write(envoy.CLOSING_FILE, "1" if are_closed else "0")
+            self._written[envoy.CLOSING_FILE] = are_closed
 
     def _kept(self, found: frozenset[Address]) -> frozenset[Address] | None:
         """What follows from an answer of the DNS; None: nothing."""
@@ -127,24 +142,34 @@ class Replicas:
                         return True
         return False
 
-    def _write(self, addresses: frozenset[Address]) -> None:
+    def _lead(self, replicas: frozenset[Address]) -> None:
+        """Where Envoy's clusters lead."""
+        servers = replicas if self._router is None or not self.is_by_router else frozenset({self._router})
+        for file, found, name in (
+            (envoy.ENDPOINTS_FILE, replicas, envoy.REPLICAS),
+            (envoy.ROUTER_FILE, servers, envoy.ROUTER),
+        ):
+            if self._written.get(file) != found:
+                self._version += 1
+                self._write(file, json.dumps(envoy.endpoints(sorted(found), self._version, name)))
+                self._written[file] = found
+
+    def _write(self, file: str, text: str) -> None:
         """Replaced as a whole: Envoy reads it when a file is moved into its folder."""
-        if addresses == self._written:
-            return
-        self._version += 1
-        made = self._folder / f".{envoy.ENDPOINTS_FILE}"
-        made.write_text(json.dumps(envoy.endpoints(sorted(addresses), self._version)))
-        made.replace(self._folder / envoy.ENDPOINTS_FILE)
-        self._written = addresses
+        made = self._folder / f".{file}"
+        made.write_text(text)
+        made.replace(self._folder / file)
 
     async def _follow_workers(self, wanted: set[str]) -> bool:
         """Whether vllm-router has them, and none besides. What a removed worker answers is answered to its end."""
         try:
             known = await self._workers()
+            self.is_by_router = bool(known & wanted)
             for worker in sorted(known - wanted):
                 await self._change("DELETE", f"/workers/{quote(worker, safe='')}")
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             logger.warning("vllm-router's workers cannot be changed: %s", error or type(error).__name__)
+            self.is_by_router = False
             return False
         # vllm-router answers once the worker did: others are not to wait for one that does not.
         for worker in wanted - known - self._adding.keys():
@@ -159,13 +184,17 @@ class Replicas:
         finally:
             del self._adding[worker]
 
+    def _url(self) -> str:
+        assert self._router is not None
+        return url(self._router)
+
     async def _workers(self) -> set[str]:
-        async with self._session.get(f"{self._router}/workers") as answer:
+        async with self._session.get(f"{self._url()}/workers") as answer:
             answer.raise_for_status()
             return workers_of(await answer.content.read(LONGEST_ANSWER))
 
     async def _change(self, method: str, path: str, body: dict[str, Any] | None = None) -> None:
-        async with self._session.request(method, f"{self._router}{path}", json=body) as answer:
+        async with self._session.request(method, f"{self._url()}{path}", json=body) as answer:
             if answer.status >= 400 and answer.status != 404:
                 text = (await answer.content.read(500)).decode(errors="replace")
                 raise ValueError(f"{method} {path}: {answer.status} {text}")

@@ -333,17 +333,24 @@ KNOWN_WITHIN = 10.0
 
 @contextmanager
 def patient(world: World, story: str) -> Iterator[Traffic]:
-    """The same load once more, from a client that tries again twice, which is the OpenAI client's default."""
-    words = ("--duration", "1h", "--retries", "2", *world.load)
+    """The same load once more, from a client that tries again for KNOWN_WITHIN and longer. The OpenAI client's two
+    times by default come within two seconds, in which Kubernetes may send every second connection to a dead port."""
+    words = ("--duration", "1h", "--retries", "5", *world.load)
     with traffic(world.cluster, world.namespace, NAME, *words) as probe, probe.during(story):
         yield probe
 
 
-def only_what_kubernetes_cannot_save(world: World, victim: Victim, record: Record, router: JSON | None = None) -> None:
+def only_what_kubernetes_cannot_save(
+    world: World,
+    victim: Victim,
+    record: Record,
+    router: JSON | None = None,
+    back: Callable[[World, JSON], None] = restarted,
+) -> None:
     """A killed server takes along what it was answering. What is sent later and lost was never accepted by anybody.
 
-    A client that tries again, as the OpenAI client does by default, loses none of the latter. `router`: the pod to
-    strike, in place of a replica's.
+    A client that tries again loses none of the latter. `router`: the pod to strike, in place of a replica's; `back`
+    waits until all is there again.
     """
     name = words(victim)
     with patient(world, name) as tries_again, world.story(name):
@@ -352,7 +359,7 @@ def only_what_kubernetes_cannot_save(world: World, victim: Victim, record: Recor
         assert process is not None
         moment = world.strike(*([] if router else [struck]))
         os.kill(process, signal.SIGKILL)
-        restarted(world, struck)
+        back(world, struck)
     reported, retried = world.probe.since(name, moment), tries_again.since(name, moment)
     later = [
         row for row in world.probe.rows if not row.is_complete and moment <= row.sent and row.ended <= reported.until

@@ -115,17 +115,44 @@ def the_first_process(pod: JSON) -> int:
     return program_of(pod, "llmservice_router")
 
 
-PROGRAMS = [envoy, *(pytest.param(program, marks=pytest.mark.full) for program in (vllm_router, the_first_process))]
-
-
-@pytest.mark.parametrize("victim", PROGRAMS, ids=words)
-def test_a_killed_router_loses_no_later_request(routed: World, victim: Victim, record: Record) -> None:
-    """The container ends with any of its programs; the other pod goes on."""
+def struck_router(routed: World) -> JSON:
+    """One of two that choose by prompts."""
     routed.change(routing={"mode": "router", "policy": "cache_aware"})
     eventually("two that choose by prompts", lambda: len(by_prompts(routed)) == 2, PATIENCE)
-    struck = min(by_prompts(routed), key=lambda pod: pod["status"]["containerStatuses"][0]["restartCount"])
-    only_what_kubernetes_cannot_save(routed, victim, record, struck)
-    eventually("it leads to the router", lambda: leads_to_routers(routed), PATIENCE)
+    return min(by_prompts(routed), key=lambda pod: pod["status"]["containerStatuses"][0]["restartCount"])
+
+
+@pytest.mark.parametrize("victim", [envoy, pytest.param(vllm_router, marks=pytest.mark.full)], ids=words)
+def test_a_killed_program_is_started_again_and_loses_no_later_request(
+    routed: World, victim: Victim, record: Record
+) -> None:
+    """In its container, so that its port is closed for a moment, or prompts go to any replica."""
+    struck = struck_router(routed)
+    killed, restarts = victim(struck), struck["status"]["containerStatuses"][0]["restartCount"]
+
+    def is_back(world: World, struck: JSON) -> None:
+        def look() -> bool:
+            name = struck["metadata"]["name"]
+            now = next((each for each in by_prompts(world) if each["metadata"]["name"] == name), None)
+            assert now is None or now["status"]["containerStatuses"][0]["restartCount"] == restarts
+            return now is not None and runs(victim, now) not in (None, killed)
+
+        eventually("the program again", look, PATIENCE)
+
+    only_what_kubernetes_cannot_save(routed, victim, record, struck, is_back)
+
+
+def runs(victim: Victim, pod: JSON) -> int | None:
+    try:
+        return victim(pod)
+    except ValueError:  # there is none
+        return None
+
+
+@pytest.mark.full
+def test_a_killed_router_loses_no_later_request(routed: World, record: Record) -> None:
+    """With its first process the container ends; the other pod goes on."""
+    only_what_kubernetes_cannot_save(routed, the_first_process, record, struck_router(routed))
 
 
 def by_prompts(routed: World) -> list[JSON]:

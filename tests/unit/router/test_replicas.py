@@ -52,6 +52,7 @@ CONFIGURATIONS = {
         "search team.svc.cluster.local svc.cluster.local cluster.local corp.example",
         "x.team.svc.cluster.local.",
     ),
+    "of a namespace svc": ("search svc.svc.cluster.local svc.cluster.local cluster.local", "x.svc.svc.cluster.local."),
     "another domain": ("nameserver 10.0.0.1\nsearch team.svc.k8s.corp svc.k8s.corp k8s.corp\n", "x.team.svc.k8s.corp."),
     "without search": ("nameserver 10.0.0.1\noptions ndots:5\n", "x"),
     "of a node": ("search corp.example\n", "x"),
@@ -141,7 +142,8 @@ async def followed(tmp_path: Path) -> Any:
         return found[0]
 
     async with application(router.answer) as address, aiohttp.ClientSession() as session:
-        yield router, found, Replicas(find, address, session, tmp_path), tmp_path / envoy.ENDPOINTS_FILE
+        host, _, port = address.removeprefix("http://").rpartition(":")
+        yield router, found, Replicas(find, (host, int(port)), session, tmp_path), tmp_path / envoy.ENDPOINTS_FILE
 
 
 async def settled(replicas: Replicas) -> None:
@@ -221,3 +223,33 @@ async def test_while_it_ends_the_last_replicas_stay(followed: Any) -> None:
     found[0] = frozenset()
     await settled(replicas)
     assert router.workers == ["http://a:80"]
+
+
+async def test_prompts_go_to_vllm_router_while_it_has_workers_and_else_to_the_replicas(followed: Any) -> None:
+    router, found, replicas, file = followed
+    servers = file.with_name(envoy.ROUTER_FILE)
+
+    def leads_to() -> list[str]:
+        (made,) = json.loads(servers.read_text())["resources"]
+        every = (
+            each["endpoint"]["address"]["socket_address"] for one in made["endpoints"] for each in one["lb_endpoints"]
+        )
+        return ["vllm-router" if each["address"] == "127.0.0.1" else each["address"] for each in every]
+
+    assert leads_to() == []
+    found[0] = frozenset({("a", 80), ("b", 80)})
+    await replicas.follow()
+    assert leads_to() == ["a", "b"], "it has no worker yet"
+    await settled(replicas)
+    assert leads_to() == ["vllm-router"]
+    replicas.router_ended()
+    assert leads_to() == ["a", "b"]
+    router.status = 500
+    await settled(replicas)
+    assert leads_to() == ["a", "b"]
+    router.status = 200
+    await settled(replicas)
+    assert leads_to() == ["vllm-router"]
+    found[0] = frozenset({("c", 80)})
+    await replicas.follow()
+    assert leads_to() == ["c"], "those that it has are gone"

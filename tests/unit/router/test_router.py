@@ -82,6 +82,7 @@ class Pod:
     port: int
     state_port: int
     router_port: int
+    has_router: bool
     session: aiohttp.ClientSession
     log: list[str] = field(default_factory=list)
 
@@ -119,10 +120,15 @@ class Pod:
             return False
 
     async def ready(self) -> None:
+        """vllm-router, where it runs, chooses the replica of prompts."""
+
         async def is_ready() -> bool:
-            return (await self.probe())[0] == 200
+            return (await self.probe())[0] == 200 and (self.is_by_router() or not self.has_router)
 
         await self.until(is_ready)
+
+    def is_by_router(self) -> bool:
+        return f'"port_value": {self.router_port}' in (self.file.parent / "run" / envoy.ROUTER_FILE).read_text()
 
     async def unready(self, why: str) -> None:
         async def is_unready() -> bool:
@@ -158,7 +164,8 @@ async def router(folder: Path, *arguments: str) -> AsyncIterator[Pod]:
         stderr=asyncio.subprocess.STDOUT,
     )
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
-        pod = Pod(process, file, ports["port"], ports["state-port"], ports["router-port"], session)
+        has_router = not any(each.startswith("--policy=") and envoy.CACHE_AWARE not in each for each in arguments)
+        pod = Pod(process, file, ports["port"], ports["state-port"], ports["router-port"], has_router, session)
         reading = asyncio.create_task(_read(process, pod.log))
         try:
             yield pod
@@ -399,18 +406,6 @@ async def test_the_end_waits_for_streams_and_sends_clients_elsewhere(tmp_path: P
         assert await asyncio.wait_for(pod.process.wait(), PATIENCE) == 0
 
 
-@pytest.mark.parametrize("program", ["vllm-router", "envoy"])
-async def test_a_program_that_ends_ends_the_container_and_leaves_nothing(program: str, tmp_path: Path) -> None:
-    async with replicas("a") as (a,), router(tmp_path) as pod:
-        pod.replicas(a)
-        await pod.ready()
-        children = _children(pod.process.pid)
-        os.kill(next(pid for pid in children if ("envoy" in _name(pid)) is (program == "envoy")), signal.SIGKILL)
-        assert await asyncio.wait_for(pod.process.wait(), PATIENCE) == 1
-        assert any(f"{program} ended by itself" in line for line in pod.log)
-        assert not [pid for pid in children if _name(pid)]
-
-
 def _children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -430,3 +425,116 @@ async def test_a_prompt_of_32_mib_arrives_whole(tmp_path: Path) -> None:
         prompt = "x" * (32 << 20)
         assert (await pod.ask(body={"model": "m", "prompt": prompt}))[0] == 200
         assert json.loads(a.bodies[-1])["prompt"] == prompt
+
+
+async def test_sessions_have_one_replica_on_every_path(tmp_path: Path) -> None:
+    """A response in the background is asked for where it is computed."""
+    async with replicas("a", "b", "c") as found, router(tmp_path, "--policy=consistent_hash") as pod:
+        pod.replicas(*found)
+        await pod.ready()
+        for session in ("one", "two", "three"):
+            paths = ("/v1/responses", "/v1/responses/resp_1/cancel", "/v1/embeddings", CHAT)
+            said = {(await pod.ask(path, headers={"X-Session-ID": session}))[1] for path in paths for _ in range(4)}
+            assert len(said) == 1
+
+
+async def test_a_client_that_keeps_its_connection_leaves_once_there_is_no_replica(tmp_path: Path) -> None:
+    """While the last replica still answers, so that nothing is lost; what holds requests is behind the Service."""
+    async with replicas("a") as (a,), router(tmp_path) as pod:
+        pod.replicas(a)
+        await pod.ready()
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", pod.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", pod.port)
+
+        async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+            writer.write(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]))
+            return head.lower()
+
+        for connection in ((idle_reader, idle_writer), (reader, writer)):
+            assert b"connection: close" not in await ask(*connection)
+        pod.replicas()
+        await pod.unready("no replica is ready")
+        assert await asyncio.wait_for(idle_reader.read(), PATIENCE) == b"", "an idle connection ends at once"
+        head = b""
+        while b"connection: close" not in head:
+            if reader.at_eof():
+                writer.close()
+                reader, writer = await asyncio.open_connection("127.0.0.1", pod.port)
+            head = await ask(reader, writer)
+            assert b" 200 " in head
+        pod.replicas(a)
+        await pod.ready()
+        await pod.until(lambda: _stays(pod))
+        for each in (idle_writer, writer):
+            each.close()
+
+
+async def _stays(pod: Pod) -> bool:
+    async with pod.session.post(f"http://127.0.0.1:{pod.port}/tokenize", json={}) as answer:
+        return "Connection" not in answer.headers
+
+
+def _program(pod: Pod, name: str) -> int:
+    return next(pid for pid in _children(pod.process.pid) if name in _name(pid))
+
+
+@pytest.mark.parametrize("name", ["envoy", "vllm"])
+async def test_a_program_that_is_killed_is_started_again(name: str, tmp_path: Path) -> None:
+    """Without vllm-router no prompt fails that was not in progress; without Envoy connections are refused."""
+    async with replicas("a", "b") as found, router(tmp_path) as pod:
+        pod.replicas(*found)
+        await pod.ready()
+        killed = _program(pod, name)
+        os.kill(killed, signal.SIGKILL)
+        if name == "envoy":
+            await pod.until(lambda: _is(_async(lambda: len(_children(pod.process.pid))), 2))
+            await pod.until(lambda: _answers(pod))
+        else:
+            await pod.until(lambda: _is(_async(lambda: len(_name(killed))), 0))
+            for number in range(50):
+                said = await pod.ask(body={"model": "m", "prompt": f"{number} " * 300})
+                assert said[0] == 200, said
+        await pod.until(lambda: _is(pod.workers, 2))
+        await pod.ready()
+        assert killed not in _children(pod.process.pid)
+        assert (await pod.ask())[0] == 200
+        pod.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(pod.process.wait(), PATIENCE) == 0
+
+
+async def _answers(pod: Pod) -> bool:
+    return (await pod.ask())[0] == 200
+
+
+async def test_a_program_that_ends_again_and_again_ends_the_container(tmp_path: Path) -> None:
+    async with replicas("a") as found, router(tmp_path) as pod:
+        pod.replicas(*found)
+        await pod.ready()
+        killed: set[int] = set()
+        children = _children(pod.process.pid)
+        while pod.process.returncode is None:
+            fresh = {pid for pid in _children(pod.process.pid) if "vllm" in _name(pid)} - killed
+            for pid in fresh:
+                os.kill(pid, signal.SIGKILL)
+            killed |= fresh
+            await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(pod.process.wait(), PATIENCE) == 1
+        assert len(killed) == 3
+        assert "vllm-router ended 3 times within 60 s" in "".join(pod.log)
+        assert not [pid for pid in children if _name(pid)]
+
+
+@pytest.mark.parametrize("heap_bytes", [None, 64 << 20])
+@pytest.mark.parametrize("policy", envoy.OF_POLICY)
+async def test_envoy_takes_the_configuration(policy: str, heap_bytes: int | None, tmp_path: Path) -> None:
+    made = envoy.bootstrap(
+        policy=policy, host="127.0.0.1", port=free_port(), folder=str(tmp_path), heap_bytes=heap_bytes
+    )
+    for name in (envoy.ENDPOINTS_FILE, envoy.ROUTER_FILE, envoy.CLOSING_FILE):
+        (tmp_path / name).write_text("0")
+    command = (str(Path(sys.prefix, "bin", "envoy")), "--mode", "validate", "--config-yaml", json.dumps(made))
+    checked = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, said = await checked.communicate()
+    assert checked.returncode == 0, said.decode()

@@ -10,7 +10,7 @@ from llmservice_cli.options import ANSWER, OUTPUT, Quiet, Scope
 from llmservice_cli.parameters import Argument, Option
 from llmservice_cli.text import seconds
 
-USAGE = "llmservice advise routing [OPTIONS] NAME"
+USAGE = "routing [OPTIONS] NAME"
 DESCRIPTION = """\
 Whether a service would gain if each request went to the replica that has computed its beginning already: the share of
 prompt tokens that is found in the prefix caches now, and the share that would be.
@@ -31,7 +31,8 @@ exit codes:
   0    it would pay
   1    it would not pay, or nothing could be read
   2    wrong arguments
-  3    not known: what was seen allows both; the answer says what would tell
+  3    not known: what was seen allows both, or the requests are routed already (spec.routing), so that nobody sees
+       what they would find without; the answer says what would tell
 """
 
 

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from statistics import fmean
 from typing import Any
 
 from kubeloop.errors import KubeError
@@ -17,6 +18,8 @@ from llmservice_api.engine import DEFAULT_REPLAY_PORT
 from llmservice_operator.facts.pods import PodFacts, replicas
 from llmservice_runtime.supervisor.tasks import cancel_and_wait
 from llmservice_vllm import metrics
+from llmservice_vllm.flags import Match
+from llmservice_vllm.versions import DEFAULT, flag_table_or_default
 
 from llmservice_cli.api import Json
 from llmservice_cli.cluster import Connection, connect, line_of, why
@@ -29,7 +32,7 @@ from llmservice_cli.services import service
 from llmservice_cli.text import duration, table
 
 from . import Options
-from .estimate import Counters, Estimate, Interval, Replica, from_counters, from_events
+from .estimate import Counters, Estimate, Interval, NotPlayed, Replica, from_counters, from_events
 from .kv_events import MOST_BYTES, Kept, ReplayClient
 
 PAYS = 0.05
@@ -89,6 +92,12 @@ class Reading:
         """Whether it has computed more tokens than its cache holds."""
         return self.queries - self.hits + self.generated > self.blocks * self.block_size
 
+    def is_of_another(self, before: Reading) -> bool:
+        """Whether the process is another one than that of an earlier page: it counts from nothing, and its cache was
+        empty."""
+        counters = ("queries", "hits", "prefills", "generated")
+        return self.started != before.started or any(getattr(self, name) < getattr(before, name) for name in counters)
+
     @classmethod
     def of(cls, text: str) -> Reading:
         samples = samples_of(text, NAMES)
@@ -118,6 +127,10 @@ def _count(text: str, most: int) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 12 and int(text) <= most else 0
 
 
+NOTHING = Reading(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0)
+"""What a process has counted when it starts."""
+
+
 @dataclass(slots=True)
 class Watched:
     """One service over some time."""
@@ -132,18 +145,20 @@ class Watched:
     after: dict[str, Reading] = field(default_factory=dict)
     """The last page of each."""
     waiting: list[float] = field(default_factory=list)
-    """Requests that waited, of each replica at each look."""
-    loads: dict[str, float] = field(default_factory=dict)
-    """Requests that ran or waited, by pod, summed over the looks."""
+    """Requests that waited, of each replica at each look that found it."""
+    loads: dict[str, list[float]] = field(default_factory=dict)
+    """Requests that ran or waited, by pod, at each look that found it."""
     events: dict[str, Kept] = field(default_factory=dict)
     no_events: str = ""
     """Why there are none, and what to do about it; empty where there are."""
     problems: list[str] = field(default_factory=list)
+    routing: str = ""
+    """spec.routing.mode, where requests are routed already."""
 
-    def restarted(self) -> list[str]:
-        """Pods whose process is another one than it was."""
-        pairs = [(pod, self.before[pod], page) for pod, page in self.after.items() if pod in self.before]
-        return [pod for pod, was, page in pairs if was.started != page.started or page.queries < was.queries]
+    def pairs(self) -> dict[str, tuple[Reading, Reading]]:
+        """The first and the last page by pod, of those with both; NOTHING before a process that began meanwhile."""
+        known = ((pod, self.before[pod], self.after[pod]) for pod in sorted(self.before.keys() & self.after.keys()))
+        return {pod: (NOTHING if page.is_of_another(was) else was, page) for pod, was, page in known}
 
 
 async def _watch(connection: Connection, options: Options, found: Json) -> Watched:
@@ -155,13 +170,18 @@ async def _watch(connection: Connection, options: Options, found: Json) -> Watch
     ]
     if not pods:
         raise CliError(f"no replica of {options.name} is ready", "see why with: llmservice status " + options.name)
-    watched = Watched(connection.namespace, options.name, len(pods))
+    asked = found["spec"].get("routing") or {}
+    mode = asked.get("mode") or "none"
+    # power_of_two chooses by load: what it finds is chance, as without a router.
+    is_by_prefix = mode != "none" and asked.get("policy") != "power_of_two"
+    routing = line_of(str(mode)) if is_by_prefix else ""
+    watched = Watched(connection.namespace, options.name, len(pods), routing=routing)
     if len(pods) > MOST_REPLICAS:
         watched.problems.append(f"the first {MOST_REPLICAS} of {len(pods)} replicas are watched")
+    watched.no_events = _why_no_events(found["spec"], len(pods))
     pods = pods[:MOST_REPLICAS]
     if len(pods) == 1:
         return watched
-    watched.no_events = _why_no_events(found["spec"])
     async with AsyncExitStack() as stack:
         clients: dict[str, _Source] = {}
         if not watched.no_events:
@@ -181,34 +201,52 @@ async def _watch(connection: Connection, options: Options, found: Json) -> Watch
             await asyncio.sleep(min(EVERY, left))
             left = end - time.monotonic()
             await _read_events(watched, clients)
-            watched.after |= await _pages(connection, watched, pods)
-            _look(watched)
+            pages = await _pages(connection, watched, pods)
+            watched.after |= pages
+            _look(watched, pages)
         watched.seconds = time.monotonic() - began
     return watched
 
 
-def _why_no_events(spec: Json) -> str:
+def _why_no_events(spec: Json, number: int) -> str:
+    """Of a service with this number of replicas. What only measuring tells comes first: nobody restarts for it."""
     batching, parallelism = spec.get("batching") or {}, spec.get("parallelism") or {}
-    if not (batching.get("kvEvents") or {}).get("enabled"):
-        return (
-            "counters alone cannot tell: set spec.batching.kvEvents.enabled: true, which restarts the replicas, and "
-            "ask again once their caches are filled"
-        )
+    if number > MOST_REPLICAS:
+        return f"events of more than {MOST_REPLICAS} replicas are not read: measure with a router"
     if parallelism.get("dataParallelSize", 1) != 1:
         return "events of a replica with several engines (dataParallelSize) are not read: measure with a router"
     if batching.get("kvOffloadingSize"):
         return "events do not show what comes back from the node's memory (kvOffloadingSize): measure with a router"
-    return ""
+    if (parallelism.get("network") or {}).get("hostNetwork"):
+        return "events are refused with hostNetwork: measure with a router"
+    if (batching.get("kvEvents") or {}).get("enabled"):
+        return ""
+    removed = " and ".join(_refused_beside_events(spec))
+    return (
+        f"counters alone cannot tell: {removed and f'remove {removed}, and '}set spec.batching.kvEvents.enabled: true, "
+        "which restarts the replicas, and ask again once their caches are filled"
+    )
+
+
+def _refused_beside_events(spec: Json) -> Iterator[str]:
+    """What the CRD's rules do not take together with spec.batching.kvEvents."""
+    table = flag_table_or_default(DEFAULT)
+    given = map(table.resolve, (spec.get("runtime") or {}).get("extraArgs") or ())
+    if any(isinstance(each, Match) and each.flag.name == "--kv-events-config" for each in given):
+        yield "--kv-events-config from spec.runtime.extraArgs"
+    if str((spec.get("batching") or {}).get("prefixCachingHashAlgo") or "").startswith("xxhash"):
+        yield "spec.batching.prefixCachingHashAlgo"
 
 
 def _left(end: float) -> str:
     return f"watching, {duration(max(0.0, end - time.monotonic()))} left"
 
 
-def _look(watched: Watched) -> None:
-    for pod, page in watched.after.items():
+def _look(watched: Watched, pages: Mapping[str, Reading]) -> None:
+    """At the pages of now: one of before says nothing of a replica that is not read any more."""
+    for pod, page in pages.items():
         watched.waiting.append(page.waiting)
-        watched.loads[pod] = watched.loads.get(pod, 0.0) + page.waiting + page.running
+        watched.loads.setdefault(pod, []).append(page.waiting + page.running)
 
 
 async def _pages(connection: Connection, watched: Watched, pods: Sequence[str]) -> dict[str, Reading]:
@@ -308,21 +346,45 @@ class Advice:
         return Interval(*(1 - min(1.0, each / computed) if computed else 1.0 for each in (gain.high, gain.low)))
 
 
+ROUTED = (
+    "what is found in a cache now is found by that routing: to know what it adds, compare with what was found before"
+)
+CACHE_PREFIXES = (
+    "set spec.batching.prefixCaching: true, which restarts the replicas, and ask again once their caches are filled; "
+    "without a prefix cache routing gains nothing"
+)
+
+
 def advised(watched: Watched) -> Advice:
-    """From what was read. CliError where nothing was."""
-    nothing = Estimate(0.0, Interval(0.0, 0.0))
+    """From what was read. CliError where nothing was. What routing adds is not seen where it is there already: the gain
+    is what the best choice of replicas would add to that."""
     if watched.replicas == 1:
-        return Advice(watched, nothing, 0.0, Verdict.DOES_NOT, "there is one replica, which gets every request anyway")
-    known = sorted(watched.before.keys() & watched.after.keys())
-    if not known:
+        why_not = "there is one replica, which gets every request anyway"
+        return Advice(watched, Estimate(0.0, Interval(0.0, 0.0)), 0.0, Verdict.DOES_NOT, why_not)
+    advice = _advised(watched)
+    if not watched.routing:
+        return advice
+    said = f"requests are routed already (spec.routing.mode: {watched.routing}): {advice.why}"
+    remedy = f"{advice.remedy}; {ROUTED}" if advice.remedy else ROUTED
+    return replace(advice, verdict=Verdict.NOT_KNOWN, why=said, remedy=remedy)
+
+
+def _advised(watched: Watched) -> Advice:
+    """As if requests were not routed."""
+    pairs = watched.pairs()
+    if not pairs:
         problems = "; ".join(dict.fromkeys(watched.problems))
         raise CliError(problems or "no replica could be read", "see the message of each replica")
-    if len(known) == 1:
-        seen = f"of {watched.replicas} replicas {known[0]} alone could be read"
+    if len(pairs) == 1:
+        seen = f"of {watched.replicas} replicas {next(iter(pairs))} alone could be read"
+        nothing = Estimate(0.0, Interval(0.0, 0.0))
         return Advice(watched, nothing, 0.0, Verdict.NOT_KNOWN, seen, "ask again; the notes say why")
-    counters = {pod: _between(watched.before[pod], watched.after[pod]) for pod in known}
+    counters = {pod: _between(*pages) for pod, pages in pairs.items()}
     tokens, requests = (sum(getattr(each, name) for each in counters.values()) for name in ("queries", "requests"))
-    bounds = from_counters(list(counters.values()))
+    bounds = from_counters(list(counters.values()), watched.replicas, is_routed=bool(watched.routing))
+    if requests and not any(page.queries for pages in pairs.values() for page in pages):
+        seen = f"nothing is cached: no prompt of {requests:,.0f} requests was looked for in a prefix cache"
+        return Advice(watched, bounds, tokens, Verdict.NOT_KNOWN, seen, CACHE_PREFIXES)
     if tokens < FEWEST_TOKENS or requests < FEWEST_REQUESTS:
         seen = f"{requests:,.0f} requests with {tokens:,.0f} tokens came in {duration(watched.seconds)}"
         return Advice(watched, bounds, tokens, Verdict.NOT_KNOWN, seen, "watch longer (--for), while clients send")
@@ -333,19 +395,23 @@ def advised(watched: Watched) -> Advice:
 
 
 def _between(before: Reading, after: Reading) -> Counters:
-    """A counter that went back began anew."""
-    if after.queries < before.queries:
-        return Counters(after.queries, after.hits, after.prefills, after.is_full)
-    differences = (after.queries - before.queries, after.hits - before.hits, max(0.0, after.prefills - before.prefills))
-    return Counters(*differences, after.is_full)
+    """Pages are untrusted: counters that do not fit together are made to. A cache that began anew has given up what was
+    in the one before."""
+    queries, hits, requests = (
+        max(0.0, getattr(after, name) - getattr(before, name)) for name in ("queries", "hits", "prefills")
+    )
+    return Counters(queries, min(hits, queries), requests, before is NOTHING or after.is_full)
 
 
 def _estimate(watched: Watched, counters: Mapping[str, Counters], bounds: Estimate) -> tuple[Estimate, str]:
     """With what a better one needs."""
+    if restarted := [pod for pod, (before, _) in watched.pairs().items() if before is NOTHING]:
+        return bounds, f"{', '.join(restarted)} started anew meanwhile: ask again once the cache is filled"
+    if len(counters) < min(watched.replicas, MOST_REPLICAS):
+        seen = f"{len(counters)} of {watched.replicas} replicas alone could be read"
+        return bounds, f"{seen}: ask again; the notes say why"
     if watched.no_events:
         return bounds, watched.no_events
-    if restarted := watched.restarted():
-        return bounds, f"{', '.join(restarted)} started anew meanwhile: ask again once the cache is filled"
     known = []
     for pod, counted in counters.items():
         kept, page = watched.events.get(pod, Kept(failed="it was not asked")), watched.after[pod]
@@ -357,7 +423,10 @@ def _estimate(watched: Watched, counters: Mapping[str, Counters], bounds: Estima
             return bounds, "this vLLM does not report the size of its cache"
         known.append(Replica(counted, page.block_size, page.blocks, tuple(kept.events), before))
     longer = "watch longer (--for): more requests make the answer narrower"
-    return from_events(known) or bounds, longer
+    try:
+        return from_events(known) or bounds, longer
+    except NotPlayed as error:
+        return bounds, str(error)
 
 
 def _verdict(gain: Interval) -> tuple[Verdict, str]:
@@ -387,7 +456,7 @@ def lines(advice: Advice) -> list[str]:
         found = [
             (
                 "watched",
-                f"{len(watched.after)} replicas, {duration(watched.seconds)}, {advice.tokens:,.0f} prompt tokens",
+                f"{_replicas(watched)}, {duration(watched.seconds)}, {advice.tokens:,.0f} prompt tokens",
             ),
             ("found in a cache", f"{_percent(estimate.now)} now"),
             ("routed by prefix", f"{_range(Interval(estimate.now + gain.low, estimate.now + gain.high))}  ({source})"),
@@ -399,11 +468,18 @@ def lines(advice: Advice) -> list[str]:
             ),
             ("busiest replica", f"{_busiest(watched):.2f} times the mean"),
         ]
-    answer = [f"{watched.name}: routing by prefix {_said(advice.verdict)}: {advice.why}"]
+    is_routed = watched.routing and advice.verdict is Verdict.NOT_KNOWN
+    said = "" if is_routed else f"routing by prefix {_said(advice.verdict)}: "
+    answer = [f"{watched.name}: {said}{advice.why}"]
     if advice.remedy:
         answer.append(f"  what to do: {advice.remedy}")
     problems = [f"note: {problem}" for problem in dict.fromkeys(watched.problems)]
     return [*answer, *([""] if found else []), *table(("", ""), found)[1:], *problems]
+
+
+def _replicas(watched: Watched) -> str:
+    read = len(watched.pairs())
+    return f"{read} replicas" if read == watched.replicas else f"{read} of {watched.replicas} replicas"
 
 
 def _said(verdict: Verdict) -> str:
@@ -412,9 +488,7 @@ def _said(verdict: Verdict) -> str:
 
 def _prefill(advice: Advice) -> Iterator[tuple[str, str]]:
     """The mean time of a prompt, as it is and as it would be if it shrank with the tokens."""
-    pairs = [
-        (advice.watched.before[pod], page) for pod, page in advice.watched.after.items() if pod in advice.watched.before
-    ]
+    pairs = advice.watched.pairs().values()
     seconds = sum(max(0.0, after.prefill_seconds - before.prefill_seconds) for before, after in pairs)
     number = sum(max(0.0, after.prefills - before.prefills) for before, after in pairs)
     if number:
@@ -423,7 +497,7 @@ def _prefill(advice: Advice) -> Iterator[tuple[str, str]]:
 
 
 def _busiest(watched: Watched) -> float:
-    loads = list(watched.loads.values())
+    loads = [fmean(each) for each in watched.loads.values()]
     mean = sum(loads) / len(loads) if loads else 0.0
     return max(loads) / mean if mean else 1.0
 
@@ -444,6 +518,7 @@ def document(advice: Advice) -> dict[str, Any]:
         **({"remedy": advice.remedy} if advice.remedy else {}),
         "seconds": round(watched.seconds, 1),
         "replicas": watched.replicas,
+        "routing": watched.routing or "none",
         "promptTokens": round(advice.tokens),
         "hitRate": round(estimate.now, 4),
         "gain": interval(estimate.gain),

@@ -58,6 +58,7 @@ class Counters:
 
     queries: float
     hits: float
+    """Of the queries: not more than these."""
     requests: float = 0.0
     is_full: bool = False
     """Its cache has given up blocks, or may have."""
@@ -97,18 +98,35 @@ class Estimate:
     """That were reconstructed; 0: from counters alone."""
 
 
-def from_counters(replicas: Sequence[Counters]) -> Estimate:
-    """Bounds, where requests are spread by chance. For a hit of now an earlier request with this prefix came to the
-    same replica, as one of R does; so R times as many at most would be hits, while caches keep everything. Those of a
-    routed fleet give up less, since they do not all hold the same: where one is full there is no bound but one."""
+def _hit_rate(replicas: Sequence[Counters]) -> float:
     queries = sum(each.queries for each in replicas)
-    now = sum(each.hits for each in replicas) / queries if queries else 0.0
+    return sum(each.hits for each in replicas) / queries if queries else 0.0
+
+
+def from_counters(replicas: Sequence[Counters], number: int, *, is_routed: bool = False) -> Estimate:
+    """Bounds for a service with this number of replicas, those included that are not known. Where requests are spread
+    by chance, an earlier request with the prefix of a hit of now came to the same replica, as one of R does; so R times
+    as many at most would be hits, while caches keep everything. Those of a routed fleet give up less, since they do not
+    all hold the same: where one is full, or chance does not choose (`is_routed`), there is no bound but one."""
+    now = _hit_rate(replicas)
     requests = max(1.0, sum(each.requests for each in replicas))
     # What chance may have hidden: two standard errors, and where nothing was seen three of so many requests (the
     # "rule of three").
     seen = now + 2 * sqrt(now * (1 - now) / requests) + 3 / requests
-    most = 1 - now if any(each.is_full for each in replicas) else min(seen * (len(replicas) - 1), 1 - now)
+    is_unbound = is_routed or any(each.is_full for each in replicas)
+    most = 1 - now if is_unbound else min(seen * (number - 1), 1 - now)
     return Estimate(now, Interval(0.0, max(0.0, most)))
+
+
+class NotPlayed(ValueError):
+    """Requests that cannot be played: why, and what to do."""
+
+
+def _too_much(*, is_counted: bool) -> NotPlayed:
+    """`is_counted`: those of the watch are, of which a shorter one has fewer; those before it stay as many."""
+    if is_counted:
+        return NotPlayed("the requests are more, or longer, than can be looked at: ask for a shorter time (--for)")
+    return NotPlayed("the requests before the watch are more, or longer, than can be looked at: measure with a router")
 
 
 @dataclass(slots=True)
@@ -135,14 +153,17 @@ class Traffic:
     """Of blocks that any replica stored at any time: where one stored a chain before, another may show its beginning
     later."""
 
-    def found(self, request: Request) -> list[Block] | None:
-        """What the replica had of the request, from the first known block; None for one that is too long, or none."""
+    def found(self, request: Request) -> list[Block]:
+        """What the replica had of the request, from the first known block. NotPlayed for one that is too long, or
+        none."""
         chain: list[Block] = []
         seen: set[Block] = set()
         block = request.parent
         while block is not None:
-            if block in seen or len(chain) >= MOST_CHAIN:
-                return None
+            if block in seen:
+                raise NotPlayed("the events are of no use, since a block comes before itself: measure with a router")
+            if len(chain) >= MOST_CHAIN:
+                raise _too_much(is_counted=request.is_counted)
             seen.add(block)
             chain.append(block)
             block = self.parents.get(block)
@@ -269,12 +290,8 @@ class _Slice:
     """Found by routing and not as it was; negative: the other way."""
 
 
-class TooMuch(ValueError):
-    """The requests are too long together."""
-
-
 def played(replicas: Sequence[Replica], traffic: Traffic, most_uneven: float | None) -> list[_Slice]:
-    """The requests once more, routed, beside what each found where it went."""
+    """The requests once more, routed, beside what each found where it went. NotPlayed where they are too many."""
     caches, loads = Caches([replica.capacity for replica in replicas]), Loads(len(replicas))
     counted = sum(isinstance(each, Request) and each.is_counted for each in traffic.requests)
     slices = [_Slice() for _ in range(SLICES)]
@@ -283,12 +300,11 @@ def played(replicas: Sequence[Replica], traffic: Traffic, most_uneven: float | N
         if not isinstance(request, Request):
             caches.clear(request[1])
             continue
-        if (found := traffic.found(request)) is None:
-            raise TooMuch
+        found = traffic.found(request)
         chain = [*found, *request.stored]
         prompt = chain[: len(found) + request.prompt]
         if (steps := steps + len(chain)) > MOST_STEPS:
-            raise TooMuch
+            raise _too_much(is_counted=request.is_counted)
         matches = caches.matches(prompt)
         if max(matches) < len(found):  # it was cached before what is known of
             caches.use(request.replica, found)
@@ -306,17 +322,15 @@ def played(replicas: Sequence[Replica], traffic: Traffic, most_uneven: float | N
 
 
 def from_events(replicas: Sequence[Replica]) -> Estimate | None:
-    """What the events show, with its error; None where they show too little, or too much."""
-    known = from_counters([replica.counters for replica in replicas])
+    """What the events show, with its error; None where they show too little. NotPlayed where it is too much."""
+    _bounded(replicas)
+    now = _hit_rate([replica.counters for replica in replicas])
     queries = sum(replica.counters.queries for replica in replicas)
     traffic = traffic_of(replicas)
     size = fmean(replica.block_size for replica in replicas)
     low, high = 1.0, 0.0
     for most_uneven in (None, 1.25):
-        try:
-            slices = played(replicas, traffic, most_uneven)
-        except TooMuch:
-            return None
+        slices = played(replicas, traffic, most_uneven)
         asked = sum(each.asked for each in slices)
         if sum(bool(each.asked) for each in slices) < SLICES or not queries:
             return None
@@ -326,7 +340,18 @@ def from_events(replicas: Sequence[Replica]) -> Estimate | None:
         share, error = sum(gained) / asked * scale, Z * scale * _deviation(gained, [each.asked for each in slices])
         low, high = min(low, share - error), max(high, share + error)
     counted = sum(isinstance(each, Request) and each.is_counted for each in traffic.requests)
-    return Estimate(known.now, Interval(max(0.0, low), max(0.0, min(high, 1 - known.now))), counted)
+    return Estimate(now, Interval(max(0.0, low), max(0.0, min(high, 1 - now))), counted)
+
+
+def _bounded(replicas: Sequence[Replica]) -> None:
+    """NotPlayed where the stored blocks alone, each of which is looked at, are too many: before anything is built of
+    them."""
+    before = whole = 0
+    for replica in replicas:
+        sizes = [len(event.blocks) if isinstance(event, Stored) else 0 for event in replica.events]
+        before, whole = before + sum(sizes[: replica.before]), whole + sum(sizes)
+    if whole > MOST_STEPS:
+        raise _too_much(is_counted=before <= MOST_STEPS)
 
 
 def _deviation(parts: Sequence[float], wholes: Sequence[float]) -> float:

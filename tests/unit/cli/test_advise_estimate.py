@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from llmservice_cli.advise import estimate as estimates
 from llmservice_cli.advise.estimate import (
     Counters,
     Estimate,
     Event,
+    NotPlayed,
     Replica,
     Stored,
     from_counters,
@@ -89,7 +91,8 @@ def test_the_true_gain_is_in_the_bounds_of_the_counters(kind: str) -> None:
     plain, routed = (served(traffic, requests, choice) for choice in (by_chance(8), by_prefix))
     filled = [any(len(event) == 2 for event in server.events) for server in plain.servers]
     whole = zip(plain.between(0, -1), filled, strict=True)
-    bounds = from_counters([Counters(queries, hits, is_full=is_full) for (queries, hits), is_full in whole]).gain
+    counters = [Counters(queries, hits, is_full=is_full) for (queries, hits), is_full in whole]
+    bounds = from_counters(counters, len(counters)).gain
     gain = routed.hit_rate(0, -1) - plain.hit_rate(0, -1)
     assert bounds.low - 0.005 <= gain <= bounds.high
 
@@ -99,3 +102,44 @@ def test_the_true_gain_is_in_the_interval(kind: str) -> None:
     gain, estimate = estimated(Traffic(7, requests=1200, **KINDS[kind]))
     assert estimate.gain.low - 0.02 <= gain <= estimate.gain.high + 0.02
     assert estimate.requests
+
+
+def replica(*events: Event, before: int = 0) -> Replica:
+    return Replica(Counters(1_000, 0), BLOCK, 100, events, before)
+
+
+LONG = (Stored(0.0, None, (1, 2, 3)), *(Stored(10.0 * n, 3, (10 * n, 10 * n + 1)) for n in range(1, 5)))
+"""Eleven blocks, which are 23 where each request is looked at."""
+SHORTER, ROUTER = "ask for a shorter time \\(--for\\)$", "before the watch.* measure with a router$"
+TOO_MUCH: dict[str, tuple[Replica, int, str]] = {
+    "more blocks than are looked at": (replica(*LONG), 10, SHORTER),
+    "longer requests than are looked at": (replica(*LONG), 20, SHORTER),
+    "more blocks before the watch": (replica(*LONG, before=5), 10, ROUTER),
+    "longer requests before the watch": (replica(*LONG, before=5), 20, ROUTER),
+    "a longer chain than is looked at": (
+        replica(Stored(0.0, None, tuple(range(8))), Stored(9.0, 7, (8, 9))),
+        40,
+        SHORTER,
+    ),
+    "a block before itself": (replica(Stored(0.0, 2, (1,)), Stored(9.0, 1, (2, 3))), 40, "comes before itself"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_too_much_is_told_from_too_little(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, most, says = TOO_MUCH[name]
+    monkeypatch.setattr(estimates, "MOST_STEPS", most)
+    monkeypatch.setattr(estimates, "MOST_CHAIN", 7)
+    with pytest.raises(NotPlayed, match=says):
+        from_events([given])
+
+
+def test_too_many_blocks_are_refused_before_anything_is_built_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "MOST_STEPS", 10)
+    monkeypatch.setattr(estimates, "traffic_of", None)
+    with pytest.raises(NotPlayed):
+        from_events([replica(*LONG)])
+
+
+def test_too_little_is_no_estimate() -> None:
+    assert from_events([replica(*LONG)]) is None

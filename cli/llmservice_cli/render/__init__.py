@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from click import BadParameter
 
-from llmservice_cli.options import OUTPUT, Inputs
+from llmservice_cli.options import OUTPUT, Inputs, is_namespace
 from llmservice_cli.parameters import Option
 from llmservice_cli.text import count, shown
 
@@ -43,6 +43,8 @@ Of several LLMServices the worst counts: 2, then 1.
 
 MOST = 2**32 - 1
 """Of a limit (Envoy Gateway's CRD)."""
+MODEL_HEADER = "x-ai-eg-model"
+"""In which Envoy AI Gateway has the model of the request's body (api/v1beta1/shared_types.go)."""
 _beside = partial(Option, group="what others need for the service, in place of what the operator makes")
 
 
@@ -51,18 +53,44 @@ def _limit(text: str) -> int:
 
 
 def _header(text: str) -> str:
-    """One that the Gateway sets: of keys each way to write one would have a limit of its own."""
+    """One that the Gateway sets for each client: of keys each way to write one would have a limit of its own, and a
+    store of limits is no place for secrets."""
+    from llmservice_cli.report.redaction import is_secret_key
+
     if not re.fullmatch(r"[A-Za-z0-9-]{1,100}", text):
         raise BadParameter(f"must be the name of a header, not {shown(text)}")
-    if text.lower() in ("authorization", "x-api-key"):
-        raise BadParameter(f"{text} is sent by clients: name a header that the Gateway sets, such as X-Team")
+    if text.lower() == MODEL_HEADER or is_secret_key(text.lower()):
+        what = "the model of the request" if text.lower() == MODEL_HEADER else "a secret of the client's"
+        raise BadParameter(f"{text} has {what}: name a header that the Gateway sets, such as X-Team")
     return text
 
 
 def _reference(text: str) -> str:
-    if not re.fullmatch(r"([a-z0-9-]{1,63}/)?[a-z0-9.-]{1,253}", text):
+    from llmservice_api.base import ObjectName
+
+    namespace, slash, name = text.rpartition("/")
+    if not _is_a(ObjectName, name) or (slash and not is_namespace(namespace)):
         raise BadParameter(f"must be [NAMESPACE/]NAME, not {shown(text)}")
     return text
+
+
+def _image(text: str) -> str:
+    from llmservice_api.base import ImageRef
+
+    if not _is_a(ImageRef, text):
+        raise BadParameter(f"must be an image such as registry.example.com/epp:v1.5.0, not {shown(text)}")
+    return text
+
+
+def _is_a(kind: Any, text: str) -> bool:
+    """Whether a field of this type takes it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(kind).validate_python(text)
+    except ValidationError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +108,7 @@ class Options(Inputs):
             help="what an endpoint picker (Gateway API inference extension 1.5) or Envoy AI Gateway (1.0) needs",
         ),
     ] = None
-    image: Annotated[str | None, _beside("--image", metavar="IMAGE", help="epp: the picker's")] = None
+    image: Annotated[Any, _beside("--image", parser=_image, metavar="IMAGE", help="epp: the picker's")] = None
     gateway: Annotated[
         Any,
         _beside(

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmservice_api.constants import HTTP_ROUTE, INFERENCE_POOL
+from llmservice_api.errors import InvalidSpec, Problem
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.gateway import by_models, models
 
-from llmservice_cli.errors import BadInput
 from llmservice_cli.manifests import Json
+from llmservice_cli.render import MODEL_HEADER
 
 ENVOY, AI = "gateway.envoyproxy.io", "aigateway.envoyproxy.io"
-MODEL_HEADER = "x-ai-eg-model"
-"""In which the AI Gateway has the model of the request's body (api/v1beta1/shared_types.go)."""
 _COST = "llm_total_token"
 
 
@@ -45,13 +44,19 @@ class Limits:
             yield clients | {"limit": {"requests": self.tokens, "unit": "Minute"}, "cost": cost}
 
 
+def gateway_of(service: LLMService, gateway: str) -> tuple[str, str]:
+    """Namespace and name of [NAMESPACE/]NAME."""
+    namespace, _, name = gateway.rpartition("/")
+    return namespace or service.namespace, name
+
+
 def behind(service: LLMService, gateway: str, limits: Limits) -> list[Json]:
-    """Objects for `kubectl apply`; `gateway` is [NAMESPACE/]NAME. BadInput where the operator makes a route of its
+    """Objects for `kubectl apply`; `gateway` is [NAMESPACE/]NAME. InvalidSpec where the operator makes a route of its
     own."""
     if service.spec.endpoint.gateway is not None:
         message = f"{service.name} has a route of the operator's, of the same name as the AI Gateway's."
-        raise BadInput.of("spec.endpoint.gateway", message, "Remove it: the AI Gateway makes the route.")
-    namespace, _, name = gateway.rpartition("/")
+        raise InvalidSpec([Problem("spec.endpoint.gateway", message, "Remove it: the AI Gateway makes the route.")])
+    namespace, name = gateway_of(service, gateway)
 
     def made(group: str, version: str, kind: str, **spec: Any) -> Json:
         meta = {"name": service.name, "namespace": service.namespace}
@@ -69,7 +74,7 @@ def behind(service: LLMService, gateway: str, limits: Limits) -> list[Json]:
             made(ENVOY, "v1alpha1", "Backend", endpoints=[fqdn]),
             made(AI, "v1beta1", "AIServiceBackend", schema={"name": "OpenAI"}, backendRef=to),
         ]
-    parent = {"group": HTTP_ROUTE.group, "kind": "Gateway", "name": name, "namespace": namespace or service.namespace}
+    parent = {"group": HTTP_ROUTE.group, "kind": "Gateway", "name": name, "namespace": namespace}
     counted = {"llmRequestCosts": [{"metadataKey": _COST, "type": "TotalToken"}]} if limits.tokens is not None else {}
     # The AI Gateway makes an HTTPRoute of it, one rule of each rule. Its own limit of time is 60 s.
     rules = [

@@ -6,16 +6,21 @@ nothing of the service is repeated here. The operator makes none of these: it ma
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
-from llmservice_api.constants import INFERENCE_POOL
+from llmservice_api.constants import ENDPOINT_PICKER_PORT, INFERENCE_POOL
+from llmservice_api.errors import Problem
 from llmservice_api.service import LLMService
 from llmservice_operator.manifests.gateway import picker_name
 from llmservice_operator.manifests.meta import CONTAINER_SECURITY
 
-from llmservice_cli.errors import BadInput
 from llmservice_cli.manifests import Json
 
+NAME_FIELD = "spec.routing.endpointPicker.name"
+_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+"""RFC 1035: the CRD takes what other objects may be called, too."""
 _HEALTH_PORT, _METRICS_PORT = 9003, 9090
 _READ = ["get", "list", "watch"]
 _EXPERIMENTAL = "inference.networking.x-k8s.io"
@@ -23,13 +28,15 @@ _MORE_SECONDS = 30
 """Beyond the requests of the replicas, which go through it."""
 
 
-def picker(service: LLMService, image: str | None) -> list[Json]:
-    """Objects for `kubectl apply`. BadInput where the service has no pool, or the image is not said."""
-    if not service.spec.routing.has_pool:
-        message = f"{service.name} has no pool for which a picker could choose."
-        raise BadInput.of("spec.routing.mode", message, "Set it to pool.")
-    if image is None:
-        raise BadInput.of("--image", "no image of the endpoint picker is given.", "Give it with --image.")
+def name_problem(name: str) -> Iterator[Problem]:
+    """Where no Service can have it."""
+    if not _SERVICE_NAME.fullmatch(name):
+        remedy = "Write at most 63 lowercase letters, digits and -, first a letter and no - at the end."
+        yield Problem(NAME_FIELD, f"{name!r} is no name of a Service.", remedy)
+
+
+def picker(service: LLMService, image: str) -> list[Json]:
+    """Objects for `kubectl apply`, of a service with a pool."""
     name = picker_name(service)
     labels = {"app.kubernetes.io/name": "endpoint-picker", "app.kubernetes.io/instance": name}
 
@@ -50,7 +57,7 @@ def picker(service: LLMService, image: str | None) -> list[Json]:
     subject = {"kind": "ServiceAccount", "name": name, "namespace": service.namespace}
     port = service.spec.routing.endpoint_picker.port
     grpc = {"name": "grpc", "port": port, "targetPort": "grpc", "protocol": "TCP", "appProtocol": "http2"}
-    template = {"metadata": {"labels": labels}, "spec": _pod(service, name, image, port)}
+    template = {"metadata": {"labels": labels}, "spec": _pod(service, name, image)}
     return [
         made("v1", "ServiceAccount"),
         made(group, "Role", rules=rules),
@@ -70,17 +77,18 @@ def picker(service: LLMService, image: str | None) -> list[Json]:
     ]
 
 
-def _pod(service: LLMService, name: str, image: str, port: int) -> Json:
+def _pod(service: LLMService, name: str, image: str) -> Json:
+    # The Service alone has the port of the spec, which may be one of the others, or one that root alone may open.
     probe = {"grpc": {"port": _HEALTH_PORT, "service": "inference-extension"}}
     arguments = [
         f"--pool-name={service.name}",
         f"--pool-namespace={service.namespace}",
-        f"--grpc-port={port}",
+        f"--grpc-port={ENDPOINT_PICKER_PORT}",
         f"--grpc-health-port={_HEALTH_PORT}",
         f"--metrics-port={_METRICS_PORT}",
         "--tracing=false",
     ]
-    ports = {"grpc": port, "grpc-health": _HEALTH_PORT, "metrics": _METRICS_PORT}
+    ports = {"grpc": ENDPOINT_PICKER_PORT, "grpc-health": _HEALTH_PORT, "metrics": _METRICS_PORT}
     container = {
         "name": "epp",
         "image": image,

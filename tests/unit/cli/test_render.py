@@ -146,6 +146,7 @@ FILES = {
     "list.yaml": "- services",
     "odd.yaml": "services: {defaultCPUImage: a}",
     "deep.yaml": "[" * 1100,
+    "value.yaml": 'services: {x: !!int ""}',
 }
 
 
@@ -156,6 +157,7 @@ FILES = {
         (("--settings", "{}/list.yaml"), "it has no mapping `services`"),
         (("--settings", "{}/odd.yaml"), "unknown settings: defaultCPUImage"),
         (("--settings", "{}/deep.yaml"), "it is no YAML"),
+        (("--settings", "{}/value.yaml"), "it is no YAML: the value is no int"),
         (("--config", "{}/none.json"), "--config: {}/none.json"),
         (("--config", "{}/adapter"), "--config: {}/adapter is an adapter"),
         (("-n", "two"), "-n: the manifest is of namespace one, and -n says two."),
@@ -278,104 +280,3 @@ def test_the_scaled_object_is_rendered_with_the_settings_and_without_stated_repl
         assert ("ScaledObject" in {each["kind"] for each in service["objects"]}) == is_made
         conditions = {each["type"]: each["reason"] for each in service["conditions"]}
         assert conditions["Autoscaled"] == reason
-
-
-def test_an_endpoint_picker_has_the_names_of_the_pool(render: Render) -> None:
-    asked = ("--for", "epp", "--image", "registry.example.com/epp:v1.5.0")
-    pooled = manifest(**FITS, routing={"mode": "pool", "endpointPicker": {"name": "mine", "port": 9999}})
-    items = {each["kind"]: each for each in render(*asked, of=pooled).json["items"]}
-    assert set(items) == {"ServiceAccount", "Role", "RoleBinding", "Service", "Deployment"}
-    assert {each["metadata"]["name"] for each in items.values()} == {"mine"}
-    (port,) = items["Service"]["spec"]["ports"]
-    assert (port["port"], port["targetPort"]) == (9999, "grpc")
-    pod = items["Deployment"]["spec"]["template"]
-    assert items["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
-    (container,) = pod["spec"]["containers"]
-    assert container["image"] == "registry.example.com/epp:v1.5.0"
-    assert f"--pool-name={pooled['metadata']['name']}" in container["args"]
-    assert "--grpc-port=9999" in container["args"]
-    assert {tuple(rule["verbs"]) for rule in items["Role"]["rules"]} == {("get", "list", "watch")}
-
-
-AI_GATEWAY = ("--for", "envoy-ai-gateway", "--gateway", "gateways/public")
-OTHERS_REFUSED: dict[str, tuple[Json, tuple[str, ...], str]] = {
-    "no pool": ({}, ("--for", "epp", "--image", "a"), "spec.routing.mode"),
-    "no image": ({"routing": {"mode": "pool"}}, ("--for", "epp"), "--image"),
-    "an image alone": ({}, ("--image", "a"), "add --for epp"),
-    "an image of a Gateway": ({}, ("--for", "envoy-ai-gateway", "--image", "a"), "add --for epp"),
-    "no Gateway": ({}, ("--for", "envoy-ai-gateway"), "--gateway"),
-    "a Gateway alone": ({}, ("--gateway", "a"), "add --for envoy-ai-gateway"),
-    "a limit alone": ({}, ("--tokens-per-minute", "1"), "add --for envoy-ai-gateway"),
-    "a limit of nobody": ({}, (*AI_GATEWAY, "--tokens-per-minute", "1"), "add --clients-by"),
-    "clients without a limit": ({}, (*AI_GATEWAY, "--clients-by", "x-team"), "add --requests-per-minute"),
-    "a limit of each spelling": (
-        {},
-        (*AI_GATEWAY, "--tokens-per-minute", "1", "--clients-by", "authorization"),
-        "a header that the Gateway sets",
-    ),
-    "no header": ({}, (*AI_GATEWAY, "--tokens-per-minute", "1", "--clients-by", "a b:"), "the name of a header"),
-    "half a Gateway": ({}, ("--for", "envoy-ai-gateway", "--gateway", "a/"), "[NAMESPACE/]NAME"),
-    "a Gateway too deep": ({}, ("--for", "envoy-ai-gateway", "--gateway", "a/b/c"), "[NAMESPACE/]NAME"),
-    "a limit of none": ({}, ("--for", "envoy-ai-gateway", "--gateway", "a", "--tokens-per-minute", "0"), "at least 1"),
-    "a route of the operator's": (
-        {"endpoint": {"gateway": {"ref": {"name": "public"}}}},
-        ("--for", "envoy-ai-gateway", "--gateway", "a"),
-        "spec.endpoint.gateway",
-    ),
-}
-
-
-@pytest.mark.parametrize(("spec", "arguments", "said"), OTHERS_REFUSED.values(), ids=OTHERS_REFUSED)
-def test_what_others_need_cannot_be_rendered(spec: Json, arguments: tuple[str, ...], said: str, render: Render) -> None:
-    ran = render(*arguments, of=manifest(**FITS, **spec))
-    assert ran.code in (ExitCode.BAD_INPUT, ExitCode.USAGE)
-    assert said in ran.err
-
-
-def behind_a_gateway(render: Render, *arguments: str, **spec: Any) -> dict[str, Json]:
-    """The specs of what is rendered, by kind."""
-    items = render(*AI_GATEWAY, *arguments, of=manifest(**FITS, **spec)).json["items"]
-    return {each["kind"]: each["spec"] for each in items}
-
-
-def test_envoy_ai_gateway_finds_the_service_by_the_names_of_its_model(render: Render) -> None:
-    adapters = [{"name": "sql", "uri": "hf://example/sql"}]
-    specs = behind_a_gateway(render, endpoint={"port": 8080}, adapters=adapters, lora={})
-    assert set(specs) == {"Backend", "AIServiceBackend", "AIGatewayRoute"}
-    name = manifest(**FITS)["metadata"]["name"]
-    (rule,) = specs["AIGatewayRoute"]["rules"]
-    assert [match["headers"][0]["value"] for match in rule["matches"]] == [name, "sql"]
-    assert rule["timeouts"] == {"request": "0s"}, "long answers are not cut"
-    assert specs["AIGatewayRoute"]["parentRefs"][0]["namespace"] == "gateways"
-    assert specs["AIServiceBackend"]["backendRef"]["name"] == rule["backendRefs"][0]["name"] == name
-    (endpoint,) = specs["Backend"]["endpoints"]
-    assert endpoint["fqdn"] == {"hostname": f"{name}.default.svc.cluster.local", "port": 8080}
-
-
-def test_a_rule_has_no_more_names_than_the_route_that_the_gateway_makes(render: Render) -> None:
-    adapters = [{"name": f"adapter-{number}", "uri": "hf://example/sql"} for number in range(64)]
-    rules = behind_a_gateway(render, adapters=adapters, lora={})["AIGatewayRoute"]["rules"]
-    assert [len(rule["matches"]) for rule in rules] == [64, 1]
-    assert rules[0]["backendRefs"] == rules[1]["backendRefs"]
-
-
-def test_envoy_ai_gateway_leads_to_a_pool(render: Render) -> None:
-    specs = behind_a_gateway(render, routing={"mode": "pool"})
-    assert set(specs) == {"AIGatewayRoute"}
-    assert specs["AIGatewayRoute"]["rules"][0]["backendRefs"][0]["kind"] == "InferencePool"
-
-
-def test_a_limit_is_of_each_client(render: Render) -> None:
-    limited = ("--requests-per-minute", "60", "--tokens-per-minute", "20000", "--clients-by", "x-team")
-    specs = behind_a_gateway(render, *limited)
-    requests, tokens = specs["BackendTrafficPolicy"]["rateLimit"]["global"]["rules"]
-    assert (requests["limit"]["requests"], tokens["limit"]["requests"]) == (60, 20000)
-    for rule in (requests, tokens):
-        (selected,) = rule["clientSelectors"]
-        assert selected["headers"] == [{"name": "x-team", "type": "Distinct"}]
-        assert rule["shared"], "over all names of the service"
-    assert specs["BackendTrafficPolicy"]["mergeType"] == "StrategicMerge"
-    (cost,) = specs["AIGatewayRoute"]["llmRequestCosts"]
-    assert tokens["cost"]["response"]["metadata"]["key"] == cost["metadataKey"]
-    assert "cost" not in requests
-    assert "llmRequestCosts" not in behind_a_gateway(render, *limited[:2], *limited[4:])["AIGatewayRoute"]

@@ -529,6 +529,14 @@ class Reason(Explained):
         "replica.",
         ends=Ends.OUTSIDE,
     )
+    ROUTER_OUTDATED = ROUTED.row(
+        "RouterOutdated",
+        "New pods of the router, as spec.routing and the installation ask for them, do not come. Earlier ones route on "
+        "as they were made to, also by an earlier policy.",
+        "Look at the router's pods: a quota, an image that cannot be pulled, or no room; or undo the change of "
+        "spec.routing.",
+        ends=Ends.OUTSIDE,
+    )
     ROUTER_REFUSED = ROUTED.row(
         "RouterRefused",
         "The router's Deployment, budget or Service cannot be made.",

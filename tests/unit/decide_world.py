@@ -184,12 +184,13 @@ class World:
         for (kind, _), child in self.children.items():
             if kind in FACTS:  # the others are not read
                 by_kind[kind].append(FACTS[kind].from_object(child))
+        workloads = workloads_of({kind: {each.name: each for each in found} for kind, found in by_kind.items()}, "x")
         of_routing = [each for found in by_kind.values() for each in found if each.name in ("x-direct", "x-router")]
         by_kind = {kind: [each for each in found if each not in of_routing] for kind, found in by_kind.items()}
         only = {kind: (facts[0] if facts else None) for kind, facts in by_kind.items()}
         is_routed = only["Service"] is not None and only["Service"].selects_routers
         return Observed(
-            workloads=workloads_of({kind: {each.name: each for each in found} for kind, found in by_kind.items()}, "x"),
+            workloads=workloads,
             service=only["Service"],
             claims=tuple(by_kind["PersistentVolumeClaim"]),
             claim_templates=tuple(by_kind["ResourceClaimTemplate"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from llmservice_api.constants import ROUTER_LABEL, direct_name, router_name
+from llmservice_api.constants import REVISION_LABEL, ROUTER_LABEL, direct_name, router_name
 from llmservice_api.holding import REPLICA_SLICES
 from llmservice_api.service import LLMService
 from llmservice_runtime.contract import (
@@ -54,12 +54,13 @@ def _own_labels(llm: Owner) -> dict[str, str]:
     return labels(llm) | {"app.kubernetes.io/component": "router"}
 
 
-def direct(llm: LLMService, service: Manifest) -> Manifest:
-    """NAME-direct, headless, with the pods that `service` selects."""
+def direct(llm: LLMService, service: Manifest, revision: str | None) -> Manifest:
+    """NAME-direct, headless, with the pods that `service` selects; with a `revision` those of it alone."""
     spec = service["spec"]
     meta = metadata(llm, direct_name(llm.name)) | {"labels": _own_labels(llm)}
     ports = [port | {"port": HTTP_PORT} for port in spec["ports"]]
-    headless = {"type": "ClusterIP", "clusterIP": "None", "selector": spec["selector"], "ports": ports}
+    selected = spec["selector"] | ({} if revision is None else {REVISION_LABEL: revision})
+    headless = {"type": "ClusterIP", "clusterIP": "None", "selector": selected, "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": headless}
 
 
@@ -89,6 +90,16 @@ def ended(llm: LLMService, spec: Manifest) -> Manifest:
     """The Deployment with this spec, and no replicas."""
     meta = metadata(llm, router_name(llm.name)) | {"labels": _own_labels(llm)}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec | {"replicas": 0}}
+
+
+def has_policy(spec: Manifest, policy: str) -> bool:
+    """Whether pods of a live Deployment with this spec route by it."""
+    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
+    return any(_policy(policy) in (each.get("args") or ()) for each in containers)
+
+
+def _policy(policy: str) -> str:
+    return f"--policy={policy}"
 
 
 def _pod(llm: LLMService, settings: Settings) -> Manifest:
@@ -125,7 +136,7 @@ def _container(llm: LLMService, settings: Settings) -> Manifest:
         "command": [*OPERATOR_PYTHON, "llmservice_router"],
         "args": [
             f"--replicas={direct_name(llm.name)}",
-            f"--policy={llm.spec.routing.policy}",
+            _policy(llm.spec.routing.policy),
             f"--drain-seconds={PROPAGATION_SECONDS + llm.spec.drain.timeout_seconds}",
         ],
         "ports": [

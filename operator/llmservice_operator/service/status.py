@@ -30,7 +30,7 @@ from llmservice_operator.behaviours.holding import (
     slices_without_spec,
     undesired_slices,
 )
-from llmservice_operator.behaviours.routing import past_router, routing_ready, undesired_past_router
+from llmservice_operator.behaviours.routing import past_router, routing_ready, undesired_past_router, unreached
 from llmservice_operator.children import DesiredChild, apply_of, obstacle_to_prune
 from llmservice_operator.decision import (
     NO_REQUIREMENTS,
@@ -195,10 +195,11 @@ def _own_workload(subject: Subject, observed: Observed, revision: str) -> Worklo
 
 
 def _listed(subject: Subject, observed: Observed) -> frozenset[str] | None:
-    """Without the service's own Service no request reaches a pod, whatever endpoints are left."""
+    """Without the service's own Service no request reaches a pod, whatever endpoints are left; nor does one past a
+    router that is not ready, where nothing leads there."""
     if observed.service is None or observed.service.owner_uid != subject.uid:
         return frozenset()
-    return observed.endpoints
+    return None if observed.endpoints is None else observed.endpoints - unreached(subject, observed)[0]
 
 
 def _failure_context(
@@ -248,7 +249,10 @@ def _revision_failure(
     is_applied = not (verdict.problems or verdict.obstacle or verdict.is_pending)
     late = workload.deadline_message if workload is not None else ""
     overdue = f"{workload.kind}: {late}" if workload is not None and late else ""
-    return found or rollout_failure(rollout, previous, stamp, overdue=overdue, is_applied=is_applied)
+    found = found or rollout_failure(rollout, previous, stamp, overdue=overdue, is_applied=is_applied)
+    if found is not None and found.reason is Reason.NO_ENDPOINTS and (why := unreached(subject, observed)[1]):
+        found = replace(found, message=f"{found.message} {why}", remedy=Reason.ROUTER_REFUSED.remedy)
+    return found
 
 
 def _previous_failure(subject: Subject, verdict: Verdict) -> Json | None:
@@ -342,7 +346,8 @@ def _available(verdict: Verdict, progress: Progress) -> _Draft:
         return _Draft(ConditionType.AVAILABLE, True, Reason.REPLICAS_READY, Reason.REPLICAS_READY.summary)
     reason, message = Reason.NO_REPLICA_READY, Reason.NO_REPLICA_READY.summary
     if progress.unlisted:
-        reason, message = Reason.NO_ENDPOINTS, Reason.NO_ENDPOINTS.summary
+        reason, routed = Reason.NO_ENDPOINTS, verdict.routing
+        message = routed.message if routed is not None and routed.reason is reason else reason.summary
     elif not progress.wanted:
         reason, message = _at_zero(verdict)
     return _Draft(ConditionType.AVAILABLE, False, reason, message)
@@ -512,7 +517,8 @@ def _with_scaling(verdict: Verdict, case: Case) -> Verdict | Requirements:
     """The verdict with autoscaling, holding of requests, and routing."""
     inputs, previous, found = case.inputs, case.subject.previous, case.scale_to_zero
     if case.service is None or found is None:
-        return replace(verdict, holding_port=stored_port(previous), idle=stored_idle(previous))
+        port, routing = stored_port(previous), _stored_routing(previous)
+        return replace(verdict, holding_port=port, idle=stored_idle(previous), routing=routing)
     scaled = autoscaled(case.service, inputs, found.problem, is_accepted=case.is_selected)
     if isinstance(scaled, Requirements):
         return scaled
@@ -536,6 +542,19 @@ def _routing(service: LLMService, inputs: Inputs) -> Finding | None:
     found = (ready(service, inputs.observed, inputs.settings) for ready in (routing_ready, gateway_ready))
     each = [finding for finding in found if finding is not None]
     return min(each, key=lambda finding: _WORST_FIRST.index(finding.status), default=None)
+
+
+def _stored_routing(previous: Json) -> Finding | None:
+    """What was said last: router and route stay in the way of requests while the spec cannot be parsed. None where
+    nothing was, or another version said it."""
+    stored = next((c for c in previous.get("conditions") or () if c.get("type") == ConditionType.ROUTING_READY), None)
+    if stored is None:
+        return None
+    try:
+        status, reason = ConditionStatus(str(stored.get("status"))), Reason(str(stored.get("reason")))
+    except ValueError:
+        return None
+    return Finding(status, reason, str(stored.get("message") or ""))
 
 
 def _with_deletion_costs(decision: Decision, case: Case) -> Decision:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from llmservice_api.constants import direct_name
+
 from llmservice_operator.facts.children import ServiceFacts
 from llmservice_operator.facts.pods import PodFacts
 from llmservice_operator.manifests.meta import Manifest, nodes_of
@@ -34,10 +36,14 @@ def replicas_of(pods: Iterable[PodFacts]) -> tuple[Replica, ...]:
 def workloads_of(projections: Mapping[str, Mapping[str, Any]], name: str) -> tuple[WorkloadFacts, ...]:
     """The workloads of a service, from its `projections` by kind and name; the one that serves first.
 
-    There are two once a service has changed between one and several nodes. That serves which the Service selects.
+    There are two once a service has changed between one and several nodes. That serves which the Service selects; with
+    a router, which NAME-direct does.
     """
     found = (projections.get(workload.kind, {}).get(name) for workload in WORKLOADS)
-    endpoint = projections.get(ServiceFacts.kind, {}).get(name)
+    services = projections.get(ServiceFacts.kind, {})
+    endpoint = services.get(name)
+    if endpoint is not None and endpoint.selects_routers:
+        endpoint = services.get(direct_name(name), endpoint)
     selects_groups = endpoint is not None and endpoint.selects_groups
     there = [facts for facts in found if facts is not None]
     return tuple(sorted(there, key=lambda facts: (facts.nodes > 1) is not selects_groups))

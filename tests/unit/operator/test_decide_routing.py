@@ -30,7 +30,9 @@ def routed(replicas: int = 2, **sections: Any) -> World:
 
 def with_ready_router(world: World, pods: int = 2) -> World:
     world.routers = pods
-    world.children["Deployment", "x-router"]["status"] = {"readyReplicas": pods}
+    router = world.children["Deployment", "x-router"]
+    counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), pods)
+    router["status"] = counts | {"observedGeneration": router["metadata"]["generation"]}
     world.settle()
     return world
 
@@ -140,6 +142,32 @@ def test_a_spec_that_cannot_be_read_is_routed_on_and_past_the_router() -> None:
     world.settle()
     assert leads_to(world) == OF_ROUTER
     assert len(past(world)) == 2
+
+
+STORED: dict[str, tuple[Json, tuple[str, str]]] = {
+    "as it was": ({}, ("True", "Routing")),
+    "of another version": ({"reason": "AReasonOfAnotherVersion"}, ("", "")),
+    "with another status": ({"status": "Perhaps"}, ("", "")),
+}
+
+
+@pytest.mark.parametrize(("stored", "kept"), STORED.values(), ids=STORED)
+def test_what_is_said_of_routing_stays_while_the_spec_cannot_be_read(stored: Json, kept: tuple[str, str]) -> None:
+    world = with_ready_router(routed())
+    world.conditions()["RoutingReady"].update(stored)
+    world.edit(model={"uri": "nowhere://"})
+    world.settle()
+    assert world.condition("Accepted")[0] == "False"
+    assert world.condition("RoutingReady") == kept
+    world.edit(model={"uri": "hf://Qwen/Qwen2.5-7B-Instruct"})
+    world.settle()
+    assert world.condition("RoutingReady") == ("True", "Routing")
+
+
+def test_of_a_service_that_is_not_routed_nothing_is_said_while_its_spec_cannot_be_read() -> None:
+    world = settled(H100, scaling={"replicas": 1})
+    world.change(model={"uri": "nowhere://"})
+    assert "RoutingReady" not in world.conditions()
 
 
 def test_paused_it_is_led_past_a_router_that_is_gone() -> None:
@@ -278,6 +306,77 @@ def test_a_router_that_does_not_come_is_said(condition: Json) -> None:
     world.settle()
     assert world.condition("RoutingReady") == ("False", "RouterNotReady")
     assert "quota" in world.message("RoutingReady")
+
+
+QUOTA: Json = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+LATE: Json = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "it timed out"}
+BY_SESSION = ROUTED | {"policy": "consistent_hash"}
+AS_ASKED = "Prompts are routed: the Service leads to the router's pods."
+REPLACED = f"{AS_ASKED} They are being replaced; until then earlier ones route as they were made to."
+CHANGES: dict[str, tuple[Json, Json, tuple[str, str], str]] = {
+    "as asked for": (ROUTED, {}, ("True", "Routing"), AS_ASKED),
+    "begins": (BY_SESSION, {"observedGeneration": 1}, ("True", "Routing"), REPLACED),
+    "goes on": (BY_SESSION, {"replicas": 3, "updatedReplicas": 1}, ("True", "Routing"), REPLACED),
+    "a quota": (
+        BY_SESSION,
+        {"updatedReplicas": 0, "conditions": [QUOTA]},
+        ("False", "RouterOutdated"),
+        "Earlier ones that serve: 2, new ones: 0; others do not come: exceeded quota. Look at the router's pods",
+    ),
+    "a quota for the second": (
+        BY_SESSION,
+        {"updatedReplicas": 1, "conditions": [QUOTA]},
+        ("False", "RouterOutdated"),
+        "Earlier ones that serve: 1, new ones: 1; others do not come: exceeded quota. Look at the router's pods",
+    ),
+    "too late": (
+        BY_SESSION,
+        {"replicas": 3, "updatedReplicas": 1, "conditions": [LATE]},
+        ("False", "RouterOutdated"),
+        "Earlier ones that serve: 2, new ones: 0; others do not come: it timed out. Look at the router's pods",
+    ),
+    "what was said of an earlier one": (
+        BY_SESSION,
+        {"updatedReplicas": 0, "observedGeneration": 1, "conditions": [QUOTA]},
+        ("True", "Routing"),
+        REPLACED,
+    ),
+    "a quota for one more": (
+        ROUTED | {"routerReplicas": 3},
+        {"conditions": [QUOTA]},
+        ("True", "Routing"),
+        f"{AS_ASKED} 2 of 3 are ready; others do not come: exceeded quota. Look at the router's pods",
+    ),
+}
+
+
+@pytest.mark.parametrize(("asked", "counts", "condition", "said"), CHANGES.values(), ids=CHANGES)
+def test_it_is_said_whether_the_routers_pods_are_as_asked_for(
+    asked: Json, counts: Json, condition: tuple[str, str], said: str
+) -> None:
+    world = with_ready_router(routed())
+    world.change(routing=asked)
+    router = world.children["Deployment", "x-router"]
+    router["status"] |= {"observedGeneration": router["metadata"]["generation"]} | counts
+    world.settle()
+    assert world.condition("RoutingReady") == condition
+    assert said in world.message("RoutingReady")
+    assert (world.message("RoutingReady") == AS_ASKED) is (said == AS_ASKED)
+    assert world.condition("Ready") == ("True", "RolledOut")
+
+
+def test_while_paused_it_is_said_that_the_router_is_not_changed() -> None:
+    world = with_ready_router(routed())
+    world.change(paused=True, routing=BY_SESSION)
+    assert world.message("RoutingReady") == f"{AS_ASKED} They are not changed while spec.paused is true."
+    assert world.condition("RoutingReady") == ("True", "Routing")
+
+
+def test_a_router_whose_deployment_was_deleted_is_being_replaced() -> None:
+    world = with_ready_router(routed())
+    del world.children["Deployment", "x-router"]
+    world.step()
+    assert (world.condition("RoutingReady"), world.message("RoutingReady")) == (("True", "Routing"), REPLACED)
 
 
 @pytest.mark.parametrize("name", ["x-direct", "x-router"])

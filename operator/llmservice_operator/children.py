@@ -31,6 +31,7 @@ from llmservice_operator.decision import Apply, Prune
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.children import ChildFacts, RevisionFacts
 from llmservice_operator.facts.drift import difference
+from llmservice_operator.facts.routes import HTTPRouteFacts, is_taken
 from llmservice_operator.manifests.children import (
     BUILDERS,
     adapters_config,
@@ -42,6 +43,7 @@ from llmservice_operator.manifests.children import (
 )
 from llmservice_operator.manifests.children import service as service_manifest
 from llmservice_operator.manifests.devices import claim_template, claimed_templates
+from llmservice_operator.manifests.gateway import narrowed
 from llmservice_operator.manifests.meta import (
     Manifest,
     Owner,
@@ -374,7 +376,8 @@ def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply |
     """The apply of a readable child; None: it is as desired, or cannot be changed."""
     kind, live = child.id[0], observed.child(*child.id)
     is_needed = kind in _NEEDED or (kind in _NEEDED_ONCE and live is None)
-    if kind in observed.hidden or (not is_needed and child.id in observed.refused):
+    refusal = None if is_needed else observed.refused.get(child.id)
+    if kind in observed.hidden or (refusal is not None and not _is_partly_taken(refusal, live)):
         return None
     apart: dict[str, Any] = {} if is_needed else {"is_optional": True, "retry_after": RETRY_SECONDS}
     if live is None:
@@ -383,7 +386,9 @@ def apply_of(child: DesiredChild, service: Owner, observed: Observed) -> Apply |
     whose = ownership(live, service)
     if whose in (Ownership.LEAVING, Ownership.FOREIGN):
         return None
-    reason = _why_apply(child, live, observed.applied.get(child.id))
+    reason = why_apply(child, live, observed.applied.get(child.id))
+    if refusal is not None and isinstance(live, HTTPRouteFacts):
+        reason = _why_apply_the_rest(child, live, observed)
     if reason is None:
         return None
     return Apply(
@@ -418,7 +423,7 @@ def _adapters_id(service: LLMService) -> tuple[str, str]:
     return "ConfigMap", adapters_config_name(service)
 
 
-def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | None) -> str | None:
+def why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | None) -> str | None:
     """Why to apply; None where the live object has every desired value, whatever defaults and webhooks changed."""
     # Defaults that others own remain after a removal; they are not worth another attempt.
     if record == AppliedRecord(child.input_hash, live.managed_hash):
@@ -429,6 +434,23 @@ def _why_apply(child: DesiredChild, live: ChildFacts, record: AppliedRecord | No
     if live.foreign:
         return f"others added {', '.join(sorted(live.foreign))}"
     return None if live.is_applied else "the record of its field owners was reset"
+
+
+def _is_partly_taken(refusal: Refusal, live: ChildFacts | None) -> bool:
+    """Whether the rest of a live HTTPRoute is still to be as desired."""
+    return isinstance(live, HTTPRouteFacts) and refusal.code == 409 and is_taken(refusal.message)
+
+
+def _why_apply_the_rest(child: DesiredChild, live: HTTPRouteFacts, observed: Observed) -> str | None:
+    """Why to apply an HTTPRoute some of whose requests are another's; None where it is as desired but for hosts and
+    models that it lacks."""
+    if child.id in observed.kept:
+        return None
+    made = dict(child.manifest)
+    rest = narrowed(made, live.hosts, live.models)
+    if rest is None:
+        return "all that it has is no longer asked for"
+    return why_apply(child if rest is made else with_hash(rest), live, observed.applied.get(child.id))
 
 
 def undesired_children(service: LLMService, observed: Observed, settings: Settings) -> Iterator[Prune]:

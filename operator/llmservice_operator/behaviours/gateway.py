@@ -3,7 +3,8 @@
 With a pool the HTTPRoute leads to it while it is there and some replica serves, and to the Service otherwise: an
 endpoint picker has nobody to choose then. A pool goes after the route no longer leads to it.
 
-A route by names keeps those that it has while pods of another revision serve, or an edit is held: these pods know them.
+A route by names keeps those that it has while pods of another revision serve: these pods know them. While an edit is
+held, it gets no others than those of the revision that runs.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from llmservice_api.service import LLMService
 from llmservice_operator.children import DesiredChild, with_hash
 from llmservice_operator.decision import Prune
 from llmservice_operator.facts import normalize
-from llmservice_operator.facts.routes import HTTPRouteFacts, InferencePoolFacts, ParentStatus, is_taken
+from llmservice_operator.facts.routes import ANY, HTTPRouteFacts, InferencePoolFacts, ParentStatus, is_taken
 from llmservice_operator.manifests import gateway
 from llmservice_operator.manifests.meta import Manifest
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed, Ownership, ownership
 from llmservice_operator.observe.verdict import Finding
 
+_FULL = (
+    f"has {gateway.MOST_NAMES} names of models, the most that a route may have, so that further names of an "
+    "earlier revision, whose pods still serve, lead nowhere. That ends with the rollout; rename fewer at a time."
+)
 _FALSE, _UNKNOWN, _TRUE = ConditionStatus.FALSE, ConditionStatus.UNKNOWN, ConditionStatus.TRUE
 
 
@@ -40,10 +45,21 @@ def with_route(
 
 def _leading(service: LLMService, observed: Observed, made: Manifest, revision: str | None) -> Manifest:
     live, models = _route(service, observed), gateway.models_of(made)
-    is_old = revision is None or any(pod.revision != revision for pod in observed.pods)
-    if is_old and models is not None and live is not None:
-        made = gateway.with_models(made, [*models, *sorted({claim.model for claim in live.claims if claim.model})])
+    if models is not None:
+        if revision is None:
+            known = _known(service, live)
+            kept = [name for name in models if name in known]
+            made = gateway.with_models(made, [*kept, *sorted(known.difference(kept))]) if known else made
+        elif live is not None and any(pod.revision != revision for pod in observed.pods):
+            made = gateway.with_models(made, [*models, *sorted(live.models - {ANY})])
     return gateway.to_pool(service, made) if leads_to_pool(service, observed) else made
+
+
+def _known(service: LLMService, live: HTTPRouteFacts | None) -> frozenset[str]:
+    """Names that pods know while an edit is held: what the route has, and what the status says of the revision that
+    runs. Its adapters are there once they are loaded."""
+    served = (service.status.get("endpoint") or {}).get("modelNames") or ()
+    return frozenset(served) | (live.models - {ANY} if live is not None else frozenset())
 
 
 def leads_to_pool(service: LLMService, observed: Observed) -> bool:
@@ -92,13 +108,15 @@ def _problems(service: LLMService, observed: Observed, kinds: list[str]) -> Iter
         refusal = observed.refused.get((kind, service.name))
         if refusal is not None:
             reason = Reason.ROUTE_TAKEN if is_taken(refusal.message) else Reason.ROUTE_REFUSED
-            said = normalize.replica_failure(refusal.message)
+            said = refusal.message if is_taken(refusal.message) else normalize.replica_failure(refusal.message)
             yield _no(reason, f"{kind} {service.name} cannot be applied as it is asked for: {said}.")
         live = observed.child(kind, service.name)
         if live is None:
             yield Finding(_UNKNOWN, Reason.PROGRESSING, f"{kind} {service.name} is yet to be made.")
         elif ownership(live, service) is Ownership.FOREIGN:
             yield _no(Reason.ROUTE_REFUSED, f"{kind} {service.name} exists already and is not this service's.")
+        if isinstance(live, HTTPRouteFacts) and len(live.models) >= gateway.MOST_NAMES:
+            yield _no(Reason.ROUTE_REFUSED, f"{kind} {service.name} {_FULL}")
     for kind in kinds:
         # Of a pool that no route leads to, controllers say nothing.
         is_resting = HTTP_ROUTE.kind in kinds and not leads_to_pool(service, observed)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, product
 from typing import Any, ClassVar, NamedTuple, Self
 
 from llmservice_operator.facts import normalize
@@ -31,50 +30,79 @@ class ParentStatus(NamedTuple):
     message: str
 
 
+ANY = ""
+"""Any host of the listener, or any request whatever model it names."""
+
+
+class Pair(NamedTuple):
+    """Requests for a host by a model; each may be ANY."""
+
+    host: str
+    model: str
+
+
 class Claim(NamedTuple):
-    """Requests that a route takes."""
+    """Requests that a route takes at a Gateway: for each of the hosts by each of the models."""
 
     gateway: str
     """NAMESPACE/NAME."""
     listener: str
     """Empty: any of the Gateway's."""
-    host: str
-    """Empty: any of the listener's."""
-    model: str
-    """The value of a header; empty: any request."""
+    hosts: frozenset[str]
+    models: frozenset[str]
 
     @property
-    def keys(self) -> tuple[tuple[str, ...], ...]:
-        """By which it is found, from a Gateway to a model."""
-        return (self.gateway,), (self.gateway, self.host), (self.gateway, self.host, self.model)
+    def keys(self) -> frozenset[tuple[str, ...]]:
+        """By which `near` of others finds it: its hosts, and what is as wide as these or wider."""
+        wider = {wide for host in self.hosts for wide in _wider(host)}
+        return frozenset((self.gateway, host) for host in self.hosts) | {(self.gateway, _WITHIN, w) for w in wider}
 
-    def rivals(self) -> Iterator[tuple[str, ...]]:
-        """Keys of all claims that may take some of the same requests."""
-        if not self.host or self.host.startswith("*."):
-            yield (self.gateway,)
-            return
-        labels = self.host.split(".")
-        for host in (self.host, *(f"*.{'.'.join(labels[n:])}" for n in range(1, len(labels))), ""):
-            if not self.model:
-                yield self.gateway, host
-            else:
-                yield self.gateway, host, self.model
-                yield self.gateway, host, ""
+    def near(self, hosts: Iterable[str]) -> set[tuple[str, ...]]:
+        """Keys of all claims that may take some of the same requests for these of its hosts."""
+        found: set[tuple[str, ...]] = set()
+        for host in hosts:
+            found.update((self.gateway, wide) for wide in _wider(host))
+            if _is_wide(host):
+                found.add((self.gateway, _WITHIN, host))
+        return found
 
-    def is_rival(self, other: Claim, *, is_same_team: bool) -> bool:
-        """Whether a Gateway would have to choose. Within a namespace narrower hosts and models beside wider ones are
-        meant: they get what is theirs. Of another namespace they would take it."""
+    def shared(self, other: Claim, *, is_same_team: bool) -> tuple[frozenset[str], frozenset[str]]:
+        """Hosts and models of this one for which a Gateway would have to choose: for each of these hosts by each of
+        these models. Within a namespace narrower hosts and models beside wider ones are meant: they get what is theirs.
+        Of another namespace they would take it."""
         if self.gateway != other.gateway or (self.listener and other.listener and self.listener != other.listener):
-            return False
+            return _NONE, _NONE
         if is_same_team:
-            return (self.host, self.model) == (other.host, other.model)
-        hosts = _covers(self.host, other.host) or _covers(other.host, self.host)
-        return hosts and (not self.model or not other.model or self.model == other.model)
+            return self.hosts & other.hosts, self.models & other.models
+        models = self.models if ANY in other.models else self.models & (other.models | {ANY})
+        if not models:
+            return _NONE, _NONE
+        return frozenset(host for host in self.hosts if any(_overlap(host, each) for each in other.hosts)), models
+
+
+_NONE: frozenset[str] = frozenset()
+_WITHIN = "within"
+
+
+def _is_wide(host: str) -> bool:
+    return host == ANY or host.startswith("*.")
+
+
+def _wider(host: str) -> Iterator[str]:
+    """Hosts that are as wide as this one or wider."""
+    yield host
+    labels = host.split(".")
+    yield from (f"*.{'.'.join(labels[n:])}" for n in range(1, len(labels)))
+    yield ANY
+
+
+def _overlap(host: str, other: str) -> bool:
+    return _covers(host, other) or _covers(other, host)
 
 
 def _covers(host: str, other: str) -> bool:
     """Whether the first is as wide as the second or wider."""
-    return host in ("", other) or (host.startswith("*.") and other.endswith(host[1:]))
+    return host in (ANY, other) or (host.startswith("*.") and other.endswith(host[1:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +122,7 @@ class HTTPRouteFacts(ChildFacts):
     parents: tuple[ParentStatus, ...]
     """As of an InferencePool."""
     claims: frozenset[Claim]
+    """One of each listener, or Gateway, to which it is attached."""
     leads_to_pool: bool
 
     @classmethod
@@ -106,18 +135,54 @@ class HTTPRouteFacts(ChildFacts):
         )
 
     @property
+    def hosts(self) -> frozenset[str]:
+        return frozenset().union(*(claim.hosts for claim in self.claims))
+
+    @property
+    def models(self) -> frozenset[str]:
+        return frozenset().union(*(claim.models for claim in self.claims))
+
+    @property
     def is_rejected(self) -> bool:
         """Its Gateway says that it takes none of its requests."""
         return any((each.type, each.status) == ("Accepted", "False") for each in self.parents)
 
 
 _TAKEN = " is taken by "
+_MOST_SAID = 5
 
 
-def taken(claim: Claim, holder: str) -> str:
-    """What is said of a claim that `holder` has."""
-    what = " ".join(filter(None, (claim.host or "any host", claim.model and f"with the model {claim.model}")))
-    return f"{what} at Gateway {claim.gateway}{_TAKEN}{holder}"
+def taken(asked: Iterable[Claim], held: Mapping[Pair, str]) -> str:
+    """What is said of the `asked` pairs of host and model that others have: by host and holder, with the models, unless
+    they have all of several."""
+    (claim,) = asked
+    models: dict[tuple[str, str], list[str]] = {}
+    for (host, model), holder in sorted(held.items()):
+        models.setdefault((host, holder), []).append(model)
+    gateway, most = claim.gateway, len(claim.models)
+    said = [_taken(host, names, most, f"{gateway}{_TAKEN}{holder}") for (host, holder), names in models.items()]
+    return "; ".join(_some(said))
+
+
+def _taken(host: str, models: list[str], asked: int, by: str) -> str:
+    named = [] if len(models) == asked > 1 else [model for model in models if model]
+    by_models = f"with the model{'s'[: len(named) > 1]} {', '.join(_some(named))}" if named else ""
+    return " ".join(filter(None, (host or "any host", by_models, "at Gateway", by)))
+
+
+def left_out(asked: Iterable[Claim], left: Iterable[Claim]) -> str:
+    """What is said of hosts and models that a route is without, since others have some of their requests."""
+    (wanted,), there = asked, next(iter(left), None)
+    if there is None:
+        return "Nothing is left of the route"
+    hosts, models = sorted(wanted.hosts - there.hosts), sorted(wanted.models - there.models)
+    named = [f"the model{'s'[: len(models) > 1]} {', '.join(_some(models))}"] if models else []
+    return f"The route is without {' and '.join([*filter(None, [', '.join(_some(hosts))]), *named])}"
+
+
+def _some(texts: list[str]) -> list[str]:
+    more = len(texts) - _MOST_SAID
+    return texts if more <= 0 else [*texts[:_MOST_SAID], f"{more} more"]
 
 
 def is_taken(refusal: str) -> bool:
@@ -128,7 +193,7 @@ _TYPES = ("Accepted", "ResolvedRefs", "PartiallyInvalid")
 _MOST_PARENTS = _MOST_HOSTS = _MOST_RULES = 32
 _MOST_MATCHES = 128
 """As many as the Gateway API admits, or more."""
-_MOST_CLAIMS = 2048
+_MOST_NAMES = 2048
 _LONGEST_NAME = 253
 
 
@@ -156,12 +221,12 @@ def claims_of(route: Json) -> frozenset[Claim]:
     named = spec.get("hostnames")
     hosts = {text_of(host, _LONGEST_NAME) for host in (named if isinstance(named, list) else ())[:_MOST_HOSTS]}
     models = {
-        next((text_of(header.get("value"), _LONGEST_NAME) for header in _items(match.get("headers"), 1)), "")
+        next((text_of(header.get("value"), _LONGEST_NAME) for header in _items(match.get("headers"), 1)), ANY)
         for rule in _items(spec.get("rules"), _MOST_RULES)
         for match in _items(rule.get("matches"), _MOST_MATCHES)
     }
-    every = product(sorted(parents), sorted(hosts) or [""], sorted(models) or [""])
-    return frozenset(Claim(*parent, host, model) for parent, host, model in islice(every, _MOST_CLAIMS))
+    some = frozenset(sorted(models)[:_MOST_NAMES] or [ANY])
+    return frozenset(Claim(*parent, frozenset(hosts or [ANY]), some) for parent in parents)
 
 
 def _backends(route: Json) -> Iterator[Mapping[str, Any]]:

@@ -17,8 +17,8 @@ from llmservice_operator.manifests.settings import Settings
 
 PATH = "/v1"
 """What a Gateway publishes: neither metrics nor what vLLM has besides the OpenAI API."""
-_OF_A_RULE, _OF_A_ROUTE = 64, 128
-"""Most matches (Gateway API)."""
+_OF_A_RULE, MOST_NAMES = 64, 128
+"""Most matches of a rule, and of a route (Gateway API)."""
 
 
 def picker_name(llm: LLMService) -> str:
@@ -79,7 +79,7 @@ def models(llm: LLMService) -> list[str]:
 def by_models(names: Iterable[str], header: str) -> list[list[Manifest]]:
     """Matches of these names in the header, in as many rules as they need."""
     every = [{"headers": [{"type": "Exact", "name": header, "value": name}]} for name in dict.fromkeys(names)]
-    return [every[start : start + _OF_A_RULE] for start in range(0, min(len(every), _OF_A_ROUTE), _OF_A_RULE)]
+    return [every[start : start + _OF_A_RULE] for start in range(0, min(len(every), MOST_NAMES), _OF_A_RULE)]
 
 
 def _rules(names: Iterable[str] | None, header: str, backend: Manifest) -> list[Manifest]:
@@ -114,11 +114,39 @@ def to_service(llm: LLMService) -> dict[str, Any]:
     return {"group": "", "kind": "Service", "name": llm.name, "port": llm.spec.endpoint.port, "weight": 1}
 
 
-def without(made: Manifest, hosts: Collection[str], models: Collection[str]) -> Manifest | None:
-    """The HTTPRoute `made` without these models or, where it takes requests by no names, without these hosts; None:
+def narrowed(made: Manifest, hosts: Collection[str], models: Collection[str]) -> Manifest | None:
+    """The HTTPRoute `made` with only these of its hosts and names of models, where empty ones stand for any; None:
     nothing is left of it."""
-    if (named := models_of(made)) is not None:
-        left = [name for name in named if name not in models]
-        return with_models(made, left) if left else None
-    kept = [host for host in made["spec"].get("hostnames", ()) if host not in hosts]
-    return made | {"spec": made["spec"] | {"hostnames": kept}} if kept else None
+    given, names = _hosts(made), _names(made)
+    kept, left = [each for each in given if each in hosts], [each for each in names if each in models]
+    if not (kept and left):
+        return None
+    if left != names:
+        made = with_models(made, left)
+    return made if kept == given else made | {"spec": made["spec"] | {"hostnames": kept}}
+
+
+def without(
+    made: Manifest, taken: Collection[tuple[str, str]], hosts: Collection[str], models: Collection[str]
+) -> Manifest | None:
+    """The HTTPRoute `made` without these pairs of host and model, as one route can express it: each of its hosts has
+    all of its models. `hosts` and `models`: those that the route has; what it has and is to have, it keeps. None:
+    nothing is left of it.
+
+    The first hosts to have are those that the route has, or else the one with the most models. From these follow the
+    models, and from these all hosts.
+    """
+    given, names = _hosts(made), _names(made)
+    has = [host for host in given if host in hosts] if any(name in models for name in names) else []
+    first = has or [max(given, key=lambda host: sum((host, name) not in taken for name in names))]
+    left = [name for name in names if not any((host, name) in taken for host in first)]
+    return narrowed(made, [host for host in given if not any((host, name) in taken for name in left)], left)
+
+
+def _hosts(made: Manifest) -> list[str]:
+    return list(made["spec"].get("hostnames") or [""])
+
+
+def _names(made: Manifest) -> list[str]:
+    named = models_of(made)
+    return [""] if named is None else named

@@ -43,13 +43,13 @@ from llmservice_api.constants import (
 )
 from llmservice_api.reasons import Reason
 
-from llmservice_operator.children import RETRY_SECONDS
+from llmservice_operator.children import RETRY_SECONDS, why_apply, with_hash
 from llmservice_operator.decision import Adopt, Apply, Decision, DeletionCost, Event, Prune, Release, is_route
 from llmservice_operator.facts.children import ChildFacts, is_marked
-from llmservice_operator.facts.drift import difference, removal_patch, restoring_patch
+from llmservice_operator.facts.drift import removal_patch, restoring_patch
 from llmservice_operator.facts.normalize import Controller, controller_of
 from llmservice_operator.facts.pods import PodFacts, replicas
-from llmservice_operator.facts.routes import claims_of, taken
+from llmservice_operator.facts.routes import claims_of, left_out, taken
 from llmservice_operator.manifests.gateway import without
 from llmservice_operator.observe.observed import AppliedRecord, Refusal
 from llmservice_operator.service.containment import Part
@@ -59,7 +59,7 @@ from llmservice_operator.service.watch import (
     PROJECTIONS,
     ParentFacts,
     key_of,
-    rival_of,
+    rivals_of,
 )
 from llmservice_operator.workload.kinds import is_workload
 
@@ -200,26 +200,62 @@ async def _apply_route(
     apply: Apply, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
 ) -> bool:
     """Without what another service's route takes: a Gateway would give these requests to one of both, and say of both
-    that it takes them. What is left is applied."""
+    that it takes them. What is left is applied, and what the route has besides goes; where nothing is left, the route
+    does. What is taken is recorded as a refusal."""
     key, live = key_of(parent), ctx.cache.get(apply.kind, parent.namespace, apply.name)
-    asked = claims_of(apply.manifest)
-    new = sorted(asked - (live.claims if live is not None else frozenset()))
-    rivals = {claim: rival for claim in new if (rival := rival_of(ctx.cache, claim, key, ctx.claimed)) is not None}
+    asked, has = claims_of(apply.manifest), live.claims if live is not None else frozenset()
+    rivals = rivals_of(ctx.cache, asked, has, key, ctx.claimed)
     if not rivals:
-        # Another worker may look while this one waits for the API server.
-        ctx.claimed[key] = asked
-        try:
-            return await _apply_as_it_is(apply, parent, ctx, memory, log)
-        finally:
-            del ctx.claimed[key]
-    claim, rival = next(iter(rivals.items()))
-    log.warning("HTTPRoute %s: %s", apply.name, taken(claim, f"LLMService {rival.namespace}/{rival.name}"))
-    is_ours = rival.namespace == parent.namespace
-    holder = f"LLMService {rival.name}" if is_ours else "an LLMService of another namespace"
-    left = without(dict(apply.manifest), {each.host for each in rivals}, {each.model for each in rivals})
-    if left is not None and (live is None or difference(left, live.live(), live.content) is not None):
-        await _apply_as_it_is(replace(apply, manifest=left), parent, ctx, memory, log)
-    return _refused(apply, Refusal(409, taken(claim, holder)), ctx, memory, log)
+        return await _apply_claimed(apply, parent, ctx, memory, log)
+    # Of other namespaces only the log has names.
+    by = {pair: f"LLMService {rival.namespace}/{rival.name}" for pair, rival in rivals.items()}
+    log.warning("HTTPRoute %s: %s", apply.name, taken(asked, by))
+    hosts, models = (live.hosts, live.models) if live is not None else ((), ())
+    left = without(dict(apply.manifest), rivals, hosts, models)
+    if left is not None:
+        await _apply_rest(apply, left, live, parent, ctx, memory, log)
+        if (apply.kind, apply.name) in memory.skipped:
+            return True
+    elif live is not None and apply.known_uid == live.uid:
+        gone = Prune(apply.kind, apply.name, live.uid, "all that it is to take is another service's")
+        await _prune(gone, parent, ctx, memory, log)
+    holders = {pair: _holder(rival, parent) for pair, rival in rivals.items()}
+    said = f"{taken(asked, holders)}. {left_out(asked, claims_of(left) if left is not None else ())}"
+    return _refused(apply, Refusal(409, said), ctx, memory, log)
+
+
+def _holder(rival: Key, parent: ParentFacts) -> str:
+    """For the service's own namespace; others are not named there."""
+    return f"LLMService {rival.name}" if rival.namespace == parent.namespace else "an LLMService of another namespace"
+
+
+async def _apply_rest(
+    apply: Apply,
+    left: dict[str, Any],
+    live: ChildFacts | None,
+    parent: ParentFacts,
+    ctx: Context,
+    memory: ServiceMemory,
+    log: ObjectLogger,
+) -> None:
+    """What is left of an HTTPRoute, unless it is there; its own hash shows later that the whole is not applied."""
+    rest = with_hash(left)
+    memory.skipped.pop(rest.id, None)
+    if live is None or why_apply(rest, live, memory.applied.get(rest.id)) is not None:
+        made = replace(apply, manifest=rest.manifest, input_hash=rest.input_hash)
+        await _apply_claimed(made, parent, ctx, memory, log)
+
+
+async def _apply_claimed(
+    apply: Apply, parent: ParentFacts, ctx: Context, memory: ServiceMemory, log: ObjectLogger
+) -> bool:
+    """Another worker may look for rivals while this one waits for the API server."""
+    key = key_of(parent)
+    ctx.claimed[key] = claims_of(apply.manifest)
+    try:
+        return await _apply_as_it_is(apply, parent, ctx, memory, log)
+    finally:
+        del ctx.claimed[key]
 
 
 async def _apply_as_it_is(

@@ -51,7 +51,7 @@ from llmservice_api.service import STATED_BY, spec_text, stated_by
 from llmservice_planner.room import PlacedPod
 
 from llmservice_operator.facts.pods import PodFacts
-from llmservice_operator.facts.routes import Claim
+from llmservice_operator.facts.routes import Claim, HTTPRouteFacts, Pair
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe import observed
 from llmservice_operator.service.containment import InternalErrors, Part
@@ -184,23 +184,47 @@ def identity_of(cache: Cache, key: Key) -> str:
     return "" if parent is None else f"{parent.uid}/{parent.content['generation'] or 0}"
 
 
-def rival_of(cache: Cache, claim: Claim, key: Key, written: Mapping[Key, frozenset[Claim]]) -> Key | None:
-    """Another service whose route takes some of these requests; `key` is the asking one, `written` has the routes that
-    are being written. Routes that no LLMService of this operator has, or that their Gateway rejects, keep nobody out:
-    anybody may write some."""
-    for held, claims in written.items():
-        is_same_team = held.namespace == key.namespace
-        if held != key and any(claim.is_rival(each, is_same_team=is_same_team) for each in claims):
-            return held
-    for at in claim.rivals():
-        for route in cache.indexed(HTTP_ROUTE.kind, at):
-            other = Key(route.namespace, route.service)
-            owner = cache.get(PARENT, *other)
-            is_valid = owner is not None and route.owner_uid == owner.uid and not route.is_rejected
-            is_same_team = other.namespace == key.namespace
-            if other != key and is_valid and any(claim.is_rival(it, is_same_team=is_same_team) for it in route.claims):
-                return other
-    return None
+def rivals_of(
+    cache: Cache, asked: Iterable[Claim], has: Iterable[Claim], key: Key, written: Mapping[Key, Iterable[Claim]]
+) -> dict[Pair, Key]:
+    """Services whose routes take some of the `asked` requests, by these; not of those that the asking service `key`
+    `has`. `written`: routes that are being written. Routes that no LLMService of this operator has, or that their
+    Gateway rejects, keep nobody out: anybody may write some.
+
+    The time it takes grows with the hosts that are asked for and the routes that have some of these."""
+    found: dict[Pair, Key] = {}
+    for claim in asked:
+        known = [each for each in has if (each.gateway, each.listener) == (claim.gateway, claim.listener)]
+        new = {host: claim.models.difference(*(it.models for it in known if host in it.hosts)) for host in claim.hosts}
+        near = claim.near(host for host, models in new.items() if models)
+        for other, hosts, models in _rivals(cache, claim, near, key, written):
+            for host in hosts & new.keys():
+                found |= {Pair(host, model): other for model in new[host] & models}
+                new[host] -= models
+    return found
+
+
+def _rivals(
+    cache: Cache, claim: Claim, near: Iterable[Hashable], key: Key, written: Mapping[Key, Iterable[Claim]]
+) -> list[tuple[Key, frozenset[str], frozenset[str]]]:
+    """With the hosts and models of `claim` that they have; of two for the same always the same one is first."""
+    routes = {Key(route.namespace, route.name): route for at in near for route in cache.indexed(HTTP_ROUTE.kind, at)}
+    held = [(other, claims, None) for other, claims in written.items()]
+    held += [(Key(route.namespace, route.service), route.claims, route) for route in routes.values()]
+    found = []
+    for other, claims, route in held:
+        if other == key:
+            continue
+        for each in claims:
+            hosts, models = claim.shared(each, is_same_team=other.namespace == key.namespace)
+            if hosts and models and (route is None or _counts(cache, route, other)):
+                found.append((other, hosts, models))
+    return sorted(found, key=lambda each: each[0])
+
+
+def _counts(cache: Cache, route: HTTPRouteFacts, holder: Key) -> bool:
+    owner = cache.get(PARENT, *holder)
+    return owner is not None and route.owner_uid == owner.uid and not route.is_rejected
 
 
 def placed(cache: Cache) -> Iterator[PlacedPod]:

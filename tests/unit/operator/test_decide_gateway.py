@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from llmservice_operator.facts.routes import Claim, HTTPRouteFacts, InferencePoolFacts, claims_of, taken
+from llmservice_operator.children import with_hash
+from llmservice_operator.facts.routes import Claim, HTTPRouteFacts, InferencePoolFacts, Pair, claims_of, taken
+from llmservice_operator.manifests.gateway import narrowed
 from llmservice_operator.observe.observed import PROJECTIONS, Refusal
 
 from tests.unit.decide_world import H100, SETTINGS, World, a_pod, settled
@@ -192,6 +194,86 @@ def test_an_old_name_leads_to_the_pods_that_know_it() -> None:
     assert "renamed" in names(world), "the edit is held"
 
 
+HELD_NAMES: dict[str, tuple[Json, Json, set[str]]] = {
+    # What was there, what the held edit changes, and the names that the route has then.
+    "another name": ({}, {"model": NAMED}, {"x"}),
+    "an adapter more": ({}, {"adapters": [{"name": "new", "uri": "hf://o/a"}]}, {"x"}),
+    "an adapter less": ({"adapters": [{"name": "old", "uri": "hf://o/a"}]}, {"adapters": []}, {"x", "old"}),
+    "by names from now on": (
+        {"endpoint": {"gateway": GATEWAY}},
+        {"endpoint": {"gateway": BY_MODEL}, "model": NAMED},
+        {"x"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "edit", "expected"), HELD_NAMES.values(), ids=HELD_NAMES)
+def test_a_held_edit_takes_no_names_that_no_pod_knows(before: Json, edit: Json, expected: set[str]) -> None:
+    world = attached(BY_MODEL)
+    if before:
+        world.change(**before)
+        world.roll_out()
+        world.settle()
+    world.change(**edit, batching={"maxModelLen": 30_000_000})
+    assert world.condition("Ready")[0] == "False"
+    assert names(world) == expected
+
+
+def test_names_for_which_a_route_has_no_room_are_said() -> None:
+    adapters = [[{"name": f"{letter}{n:02}", "uri": "hf://o/a"} for n in range(64)] for letter in "ab"]
+    served = [{"uri": "hf://o/m", "servedModelNames": [f"{letter}{n}" for n in range(16)]} for letter in "mn"]
+    world = attached(BY_MODEL, adapters=adapters[0])
+    world.change(model=served[0])
+    world.roll_out()
+    world.settle()
+    answered(world, *TAKEN)
+    assert world.condition("RoutingReady") == ("True", "Attached")
+    world.change(model=served[1], adapters=adapters[1])
+    assert len(names(world)) == 128
+    assert world.condition("RoutingReady") == ("False", "RouteRefused")
+    assert "HTTPRoute x has 128 names of models, the most" in world.message("RoutingReady")
+    assert "rename fewer at a time" in world.message("RoutingReady")
+    world.roll_out()
+    world.settle()
+    assert len(names(world)) == 80
+    answered(world, *TAKEN)
+    assert world.condition("RoutingReady") == ("True", "Attached")
+
+
+REST: dict[str, tuple[Json, bool]] = {
+    # Whether the live route is written at once while the refusal of `m` waits.
+    "the last replicas go": ({"scaling": {"replicas": 0}}, True),
+    "the pool is no longer asked for": ({"routing": {}}, True),
+    "another port of the Service": ({"routing": {}, "endpoint": {"port": 81, "gateway": BY_MODEL}}, True),
+    "a host less": ({"endpoint": {"gateway": BY_MODEL | {"hostnames": ["two.example.com"]}}}, True),
+    "nothing": ({}, False),
+    "an adapter that the route lacks": ({"adapters": [{"name": "m", "uri": "hf://o/a"}]}, False),
+}
+
+
+@pytest.mark.parametrize(("edit", "is_written"), REST.values(), ids=REST)
+def test_the_rest_of_a_route_that_is_partly_taken_follows(edit: Json, is_written: bool) -> None:
+    world = attached(BY_MODEL | {"hostnames": ["models.example.com", "two.example.com"]}, routing={"mode": "pool"})
+    assert leads_to(world) == TO_POOL
+    world.edit(**edit)
+    if "adapters" in edit:
+        made = next(each for each in world.step().desired if each["kind"] == "HTTPRoute")
+        left = narrowed(dict(made), ("models.example.com", "two.example.com"), ("x",))
+        assert left is not None
+        world._apply(with_hash(left).manifest)
+        world.settle()
+    world.refused[ROUTE] = HELD
+    first = world.step()
+    kinds = [apply.kind for apply in first.apply]
+    assert ("HTTPRoute" in kinds) is is_written
+    if "scaling" in edit:
+        assert kinds.index("HTTPRoute") < kinds.index("Deployment")
+        assert leads_to(world) == TO_SERVICE
+    world.refused[ROUTE] = Refusal(422, "no")
+    world.edit(endpoint={"gateway": BY_MODEL, "port": 82})
+    assert "HTTPRoute" not in [apply.kind for apply in world.step().apply], "refused for another reason, it waits"
+
+
 def test_a_held_edit_leaves_the_route() -> None:
     world = attached(routing={"mode": "pool"})
     world.change(batching={"maxModelLen": 30_000_000})
@@ -260,7 +342,8 @@ def test_what_another_gateway_says_is_of_no_interest() -> None:
     assert world.condition("RoutingReady") == ("Unknown", "RouteNotAccepted")
 
 
-CLAIM = Claim("gateways/public", "", "models.example.com", "m")
+ASKED = Claim("gateways/public", "", frozenset(["models.example.com"]), frozenset(["m", "x"]))
+HELD = Refusal(409, taken([ASKED], {Pair("models.example.com", "m"): "LLMService y"}))
 PROBLEMS: dict[str, tuple[Json, tuple[str, str], str]] = {
     "the installation has none": ({"is_allowed": False}, ("False", "GatewayDisabled"), "gateway.enabled=true"),
     "no CRD": ({"hidden": frozenset({"HTTPRoute"})}, ("False", "GatewayAPIMissing"), "It is HTTPRoute."),
@@ -270,11 +353,7 @@ PROBLEMS: dict[str, tuple[Json, tuple[str, str], str]] = {
         "HTTPRoute x cannot be applied as it is asked for: spec.hostnames: Invalid value.",
     ),
     "another service's": (
-        {
-            "refused": {
-                ROUTE: Refusal(409, taken(Claim("gateways/public", "", "models.example.com", "m"), "LLMService y"))
-            }
-        },
+        {"refused": {ROUTE: HELD}},
         ("False", "RouteTaken"),
         "models.example.com with the model m at Gateway gateways/public is taken by LLMService y.",
     ),
@@ -317,10 +396,10 @@ def test_the_router_and_the_gateway_together_say_the_worse() -> None:
 
 def test_what_a_route_takes() -> None:
     world = attached(BY_MODEL | {"hostnames": ["a.example.com", "b.example.com"]})
-    hosts = ("a.example.com", "b.example.com")
-    assert claims_of(world.children[ROUTE]) == {Claim("gateways/public", "", host, "x") for host in hosts}
+    hosts = frozenset(("a.example.com", "b.example.com"))
+    assert claims_of(world.children[ROUTE]) == {Claim("gateways/public", "", hosts, frozenset("x"))}
     world = attached({"ref": {"name": "own", "sectionName": "https"}})
-    assert claims_of(world.children[ROUTE]) == {Claim("team-a/own", "https", "", "")}
+    assert claims_of(world.children[ROUTE]) == {Claim("team-a/own", "https", frozenset([""]), frozenset([""]))}
 
 
 A, WILD, ANY = "a.example.com", "*.example.com", ""
@@ -345,13 +424,13 @@ RIVALS: dict[str, tuple[tuple[str, str, str], tuple[str, str, str], tuple[bool, 
 def test_which_routes_are_rivals(
     one: tuple[str, str, str], other: tuple[str, str, str], expected: tuple[bool, bool]
 ) -> None:
-    first, second = Claim("g", *one), Claim("g", *other)
+    first, second = (Claim("g", each[0], frozenset([each[1]]), frozenset([each[2]])) for each in (one, other))
     for ours, theirs in ((first, second), (second, first)):
-        found = tuple(ours.is_rival(theirs, is_same_team=is_same) for is_same in (True, False))
+        found = tuple(all(ours.shared(theirs, is_same_team=is_same)) for is_same in (True, False))
         assert found == expected
         # By the index all are found that are to be looked at.
-        assert not any(found) or set(ours.rivals()) & set(theirs.keys)
-    assert not first.is_rival(second._replace(gateway="h"), is_same_team=False)
+        assert not any(found) or ours.near(ours.hosts) & theirs.keys
+    assert not all(first.shared(second._replace(gateway="h"), is_same_team=False))
 
 
 NAMES = (
@@ -370,7 +449,8 @@ def test_whatever_a_route_says_is_read_within_bounds(seed: int) -> None:
         assert isinstance(read, HTTPRouteFacts | InferencePoolFacts)
         assert all(each.isprintable() for parent in read.parents for each in parent)
     claims = claims_of({"metadata": metadata, "spec": json_value(random, ("Accepted", 1), NAMES, 6)})
-    assert all(each.isprintable() for claim in claims for each in claim)
+    texts = {text for claim in claims for text in (claim.gateway, claim.listener, *claim.hosts, *claim.models)}
+    assert all(map(str.isprintable, texts))
 
 
 def test_a_route_of_everything_is_read_in_bounds() -> None:
@@ -378,5 +458,7 @@ def test_a_route_of_everything_is_read_in_bounds() -> None:
     matches = [{"headers": [{"value": f"{n}"}]} for n in range(5000)]
     spec = {"parentRefs": [ref] * 5000, "hostnames": [f"h{n}" for n in range(5000)], "rules": [{"matches": matches}]}
     claims = claims_of({"metadata": {"namespace": "team-a"}, "spec": spec})
-    assert len(claims) <= 4096
-    assert max(len(claim.gateway) for claim in claims) < 300
+    (claim,) = claims
+    assert len(claim.gateway) < 300
+    assert len(claim.hosts) * len(claim.models) <= 4096
+    assert len(claim.keys) <= 128

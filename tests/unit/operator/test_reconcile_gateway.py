@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from kubeloop.errors import ApiError, Invalid, NotFound
+from kubeloop.errors import ApiError, Forbidden, Invalid, NotFound
 from kubeloop.resources import Key
 from llmservice_operator.facts.routes import claims_of
 from llmservice_operator.service.decide import decide
+from llmservice_operator.service.watch import rivals_of
 
-from tests.unit.decide_world import SETTINGS
+from tests.unit.decide_world import SETTINGS, a_pod
 from tests.unit.reconcile_world import World, parent
+
+Json = dict[str, Any]
 
 APPLY = "apply HTTPRoute"
 REF = {"name": "public", "namespace": "gateways"}
@@ -143,6 +147,219 @@ async def test_an_adapter_with_anothers_name_keeps_no_other_out() -> None:
     assert world.condition("RoutingReady")["reason"] == "RouteTaken"
     (rule,) = world.stored("HTTPRoute")["spec"]["rules"]
     assert [match["headers"][0]["value"] for match in rule["matches"]] == ["chat", "own"]
+
+
+ONE, TWO = "models.example.com", "two.example.com"
+BOTH: Json = {"hostnames": [ONE, TWO]}
+
+
+def asking(names: Sequence[str] = ("chat",), adapters: Sequence[str] = (), **gateway: Any) -> Any:
+    """By these names of the model and of adapters."""
+    service = a_service(**{"byModel": True} | gateway)
+    service["spec"]["model"]["servedModelNames"] = list(names)
+    service["spec"]["adapters"] = [{"name": each, "uri": "hf://o/a"} for each in adapters]
+    return service
+
+
+def named(route: Any) -> tuple[list[str], list[str]] | None:
+    """Hosts and models of an HTTPRoute."""
+    if route is None:
+        return None
+    matches = [match for rule in route["spec"]["rules"] for match in rule["matches"]]
+    return route["spec"]["hostnames"], [match["headers"][0]["value"] for match in matches]
+
+
+PARTLY: dict[str, tuple[Any, list[Any], Any, tuple[list[str], list[str]] | None, str]] = {
+    # What was asked for before, the routes of others, what is asked for now; what the route has then, and what is said.
+    "a host of a new service": (
+        None,
+        [a_route("y", host=TWO)],
+        asking(**BOTH),
+        ([ONE], ["chat"]),
+        f"{TWO} with the model chat at Gateway gateways/public is taken by an LLMService of another namespace. "
+        f"The route is without {TWO}.",
+    ),
+    "a host, all models": (
+        None,
+        [a_route("y", host=TWO)],
+        asking(adapters=["own"], **BOTH),
+        ([ONE], ["chat", "own"]),
+        f"for: {TWO} at Gateway gateways/public is taken by an LLMService of another namespace. The route is without",
+    ),
+    "a model on one host of a new service": (
+        None,
+        [a_route("y", model="shared")],
+        asking(adapters=["shared"], **BOTH),
+        ([TWO], ["chat", "shared"]),
+        f"{ONE} with the model shared at Gateway gateways/public is taken by an LLMService of another namespace. "
+        f"The route is without {ONE}.",
+    ),
+    "a model on one host of two that serve": (
+        asking(**BOTH),
+        [a_route("y", model="shared")],
+        asking(adapters=["own", "shared"], **BOTH),
+        ([ONE, TWO], ["chat", "own"]),
+        "The route is without the model shared.",
+    ),
+    "a host more, and an adapter": (
+        asking(),
+        [a_route("y", host=TWO)],
+        asking(adapters=["own"], **BOTH),
+        ([ONE], ["chat", "own"]),
+        f"The route is without {TWO}.",
+    ),
+    "a host and a model": (
+        asking(),
+        [a_route("y", host=TWO), a_route("z", model="shared")],
+        asking(adapters=["own", "shared"], **BOTH),
+        ([ONE], ["chat", "own"]),
+        f"The route is without {TWO} and the model shared.",
+    ),
+    "another name instead": (
+        asking(["a"]),
+        [a_route("y", model="b")],
+        asking(["b"]),
+        None,
+        "Nothing is left of the route.",
+    ),
+    "another name instead, and one that is free": (
+        asking(["a"]),
+        [a_route("y", model="b")],
+        asking(["b", "c"]),
+        ([ONE], ["c"]),
+        "The route is without the model b.",
+    ),
+    "another host instead": (asking(), [a_route("y", host=TWO)], asking(hostnames=[TWO]), None, "Nothing is left"),
+    "many models": (
+        asking(),
+        [a_route(f"y{n}", model=f"m{n}") for n in range(8)],
+        asking(adapters=[f"m{n}" for n in range(8)]),
+        ([ONE], ["chat"]),
+        f"{ONE} with the models m0, m1, m2, m3, m4, 3 more at Gateway",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "others", "asked", "expected", "said"), PARTLY.values(), ids=PARTLY)
+async def test_all_but_what_others_have_is_applied(
+    before: Any, others: list[Any], asked: Any, expected: tuple[list[str], list[str]] | None, said: str
+) -> None:
+    world = a_world()
+    if before is not None:
+        world.see(world.api.put(before, generation=2))
+        await world.settle()
+    for other in others:
+        see(world, other)
+    world.see(world.api.put(asked, generation=3))
+    for _ in range(3):
+        await world.settle()
+        assert named(world.stored("HTTPRoute")) == expected
+        assert world.condition("RoutingReady")["reason"] == "RouteTaken"
+        assert said in world.condition("RoutingReady")["message"]
+        world.now += 60
+    assert world.calls("HTTPRoute", "apply LLMService") == [], "nothing is written again"
+    for other in others:
+        world.ctx.cache.remove("HTTPRoute", "team-b", other["metadata"]["name"], other["metadata"]["uid"])
+    await world.settle()
+    assert world.condition("RoutingReady")["reason"] == "RouteNotAccepted"
+    gateway, adapters = asked["spec"]["endpoint"]["gateway"], asked["spec"]["adapters"]
+    models = [*asked["spec"]["model"]["servedModelNames"], *(each["name"] for each in adapters)]
+    assert named(world.stored("HTTPRoute")) == (gateway["hostnames"], models)
+
+
+async def test_two_services_may_swap_their_names() -> None:
+    world = a_world(byModel=True)
+    world.see(world.api.put(asking(["a"]), generation=2))
+    await world.settle()
+    other = a_route("y", model="b")
+    other["metadata"]["namespace"] = "ns"
+    see(world, other)
+    world.see(world.api.put(asking(["b"]), generation=3))
+    await world.settle()
+    route = claims_of({"metadata": {"namespace": "ns"}, "spec": a_route("y", model="a")["spec"]})
+    assert rivals_of(world.ctx.cache, route, (), Key("ns", "y"), {}) == {}, "the other one may have it"
+
+
+def leads_to(world: World) -> str:
+    (backend,) = world.stored("HTTPRoute")["spec"]["rules"][0]["backendRefs"]
+    return str(backend["kind"])
+
+
+async def test_a_route_that_is_partly_taken_leaves_its_pool() -> None:
+    world = a_world()
+    world.ctx.hidden = lambda namespace: frozenset({"EndpointSlice"})
+    pooled = asking()
+    pooled["spec"] |= {"routing": {"mode": "pool"}, "scaling": {"replicas": 1}}
+    world.see(world.api.put(pooled, generation=2))
+    await world.settle()
+    revision = world.stored("Deployment")["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
+    pod = a_pod("chat-0", revision, ready=True, address="10.0.0.1", service="chat") | {"kind": "Pod"}
+    pod["metadata"] |= {"namespace": "ns", "resourceVersion": "77"}
+    pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "llmservice-operator"
+    world.see(pod)
+    await world.settle()
+    see(world, a_route("y", host=TWO))
+    world.edit({"endpoint": asking(**BOTH)["spec"]["endpoint"]})
+    await world.settle()
+    assert leads_to(world) == "InferencePool"
+    assert world.condition("RoutingReady")["reason"] == "RouteTaken"
+    world.ctx.cache.remove("Pod", "ns", "chat-0", "uid-chat-0")
+    await world.settle()
+    assert leads_to(world) == "Service", "at once, whatever is refused"
+    world.edit({"routing": {"mode": "none"}})
+    await world.settle()
+    assert world.stored("InferencePool") is None
+    assert world.condition("RoutingReady")["reason"] == "RouteTaken"
+
+
+NOT_DONE: dict[str, tuple[str, Any, str]] = {
+    "the rest is refused": (f"{APPLY} by force", asking(adapters=["own"], **BOTH), "RouteRefused"),
+    "nothing is left, and it cannot be deleted": (
+        "delete HTTPRoute u-HTTPRoute",
+        asking(hostnames=[TWO]),
+        "RouteTaken",
+    ),
+    "nothing is left at another Gateway": (
+        "delete HTTPRoute u-HTTPRoute",
+        asking(ref={"name": "inner", "namespace": "gateways"}),
+        "RouteTaken",
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "asked", "reason"), NOT_DONE.values(), ids=NOT_DONE)
+async def test_what_is_left_waits_as_all_refusals_do(request_: str, asked: Any, reason: str) -> None:
+    world = a_world(a_route("y", host=TWO), a_route("z", gateway="inner"))
+    world.see(world.api.put(asking(), generation=2))
+    await world.settle()
+    world.api.fails[request_] = [Forbidden("no", code=403)]
+    world.see(world.api.put(asked, generation=3))
+    then = await world.settle()
+    assert then.failure is None
+    assert world.condition("RoutingReady")["reason"] == reason
+    assert len(world.calls(request_)) == 1
+    await world.settle()
+    assert world.calls() == [], "nothing before its time"
+    world.now += 60
+    await world.settle()
+    assert world.condition("RoutingReady")["reason"] == "RouteTaken"
+
+
+async def test_what_is_left_is_claimed_while_it_is_written() -> None:
+    world = a_world(a_route("y", host=TWO))
+    claimed: list[Any] = []
+    apply = world.kube.apply
+
+    async def spied(resource: Any, manifest: Any, **more: Any) -> Any:
+        if manifest["kind"] == "HTTPRoute":
+            claimed.append({host for claim in world.ctx.claimed[Key("ns", "chat")] for host in claim.hosts})
+        return await apply(resource, manifest, **more)
+
+    world.kube.apply = spied  # type: ignore[method-assign]
+    world.see(world.api.put(asking(**BOTH), generation=2))
+    await world.settle()
+    assert claimed == [{ONE}]
+    assert world.ctx.claimed == {}
 
 
 async def test_of_a_namespace_the_other_service_is_named() -> None:

@@ -129,11 +129,11 @@ def unreadable(error: OSError, field: str, remedy: str, shown: str = _STANDARD_I
 
 
 def syntax(error: Exception) -> str:
-    """What a parser of JSON or YAML says, in one line."""
+    """What a parser of JSON says, in one line."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, ValueError) and not isinstance(error, JSONDecodeError):  # Python's, of one value
-        return "a number or a date in it cannot be read"
+        return "a number in it cannot be read"
     return " ".join(str(error).split())
 
 

@@ -9,20 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
+from kubeloop.bounded_yaml import NoYaml, load_all
 from llmservice_api.constants import API_VERSION, GROUP, KIND
 from llmservice_api.errors import InvalidSpec, Problem
 
 from llmservice_cli.admission.check import problems
 
-from .errors import STDIN, BadInput, is_folder, read_text, syntax
+from .errors import STDIN, BadInput, is_folder, read_text
 from .masking import redactor_of, without_secrets
 
 Json = Mapping[str, Any]
 
 _CORRECT = "Correct the file."
-MOST_VALUES = 200_000
-"""Of a whole file: a few lines of aliases of aliases can stand for billions, and an API server takes 3 MiB."""
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_FILES, MOST_FOLDERS = 1000, 10_000
 """Below one folder."""
@@ -104,11 +102,9 @@ def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each object with where it stands; the items of a List one by one, empty documents left out."""
     text = read_text(place, "-f", "Give a manifest, or - for stdin.")
     try:
-        documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: such as a date of month 13
-        raise BadInput.of("-f", f"{_shown(place)} is no YAML: {syntax(error)}.", _CORRECT) from None
-    if _values(documents) > MOST_VALUES:
-        raise BadInput.of("-f", f"{_shown(place)} has more than {MOST_VALUES:,} values, aliases included.", _CORRECT)
+        documents = load_all(text)
+    except NoYaml as error:
+        raise BadInput.of("-f", f"{_shown(place)} is no YAML: {error}.", _CORRECT) from None
     for index, document in enumerate(documents, 1):
         if document is None:
             continue
@@ -118,19 +114,6 @@ def _objects(place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if not isinstance(item, dict):
                 raise BadInput.of("-f", f"{where} is no Kubernetes object.", _CORRECT)
             yield where, item
-
-
-def _values(document: object) -> int:
-    """How many values it has with every alias written out; counting ends above MOST_VALUES."""
-    waiting, count = [document], 0
-    while waiting and count <= MOST_VALUES:
-        count += 1
-        value = waiting.pop()
-        if isinstance(value, dict):
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-    return count
 
 
 def _name(manifest: Mapping[str, Any]) -> str:

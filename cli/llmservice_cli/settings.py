@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import yaml
+from kubeloop.bounded_yaml import NoYaml, load
 from kubeloop.errors import Forbidden
 from kubeloop.resources import CONFIG_MAP
 from llmservice_operator.manifests.settings import InvalidSettings, Settings
 from llmservice_operator.options import version
 
 from .api import Api, Json
-from .errors import BadInput, read_text, syntax
+from .errors import BadInput, read_text
 from .installation import VERSION_LABEL, releases
 
 OPTION = "--settings"
@@ -27,8 +27,6 @@ _REMEDY = "Give the operator's settings file, or the chart's values: a mapping w
 _GIVE = f"; give {OPTION} if the installation has its own"
 _UNCONFIRMED = "(no ClusterRoleBinding that you may list says that an operator is installed there)"
 _LONGEST_NAME, _LONGEST_REASON = 253, 300
-_NO_YAML = (yaml.YAMLError, RecursionError, ValueError)
-"""ValueError: such as a date of month 13."""
 
 
 def defaults() -> Settings:
@@ -89,9 +87,9 @@ def lease_names(config_maps: Sequence[Json], operators: Sequence[Json]) -> tuple
 def of_text(text: str) -> Settings:
     """Of the content of a settings file; InvalidSettings says what is wrong in it."""
     try:
-        content = yaml.safe_load(text)
-    except _NO_YAML as error:
-        raise InvalidSettings(f"it is no YAML: {syntax(error)}") from None
+        content = load(text)
+    except NoYaml as error:
+        raise InvalidSettings(f"it is no YAML: {error}") from None
     services = content.get("services") if isinstance(content, dict) else None
     if not isinstance(services, dict):
         raise InvalidSettings("it has no mapping `services`")
@@ -108,8 +106,8 @@ def _text(config_map: Json) -> str | None:
 def _content(config_map: Json) -> dict[str, Any] | None:
     """The whole file; None where it is no mapping."""
     try:
-        content = yaml.safe_load(_text(config_map) or "")
-    except _NO_YAML:
+        content = load(_text(config_map) or "")
+    except NoYaml:
         return None
     return content if isinstance(content, dict) else None
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
+from kubeloop.bounded_yaml import NoYaml, load
 from kubeloop.credentials import TOKEN_MAX_AGE, Credentials, IssuedToken, Token
 from kubeloop.errors import ConfigError
 
@@ -146,9 +145,7 @@ EXPIRE_BEFORE = 5.0
 NAME_ONE = "name one with --kubeconfig or $KUBECONFIG"
 NOT_SUPPORTED = ("auth-provider", "username", "as", "as-uid", "as-groups", "as-user-extra")
 """Keys of a user. Without impersonation requests would have rights that were to be left aside."""
-_BROKEN = (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's takes a tenth of the time, where PyYAML has it."""
+_BROKEN = (OSError, ValueError, TypeError, KeyError, AttributeError)
 
 
 async def from_kubeconfig(paths: str, *, context: str | None, clock: Callable[[], float]) -> Credentials:
@@ -202,7 +199,7 @@ class _Merged:
             self._add(file)
 
     def _add(self, file: Path) -> None:
-        found = yaml.load(file.read_text("utf-8"), _Loader)
+        found = load(file.read_text("utf-8"))
         config = {} if found is None else found
         self.current_context = self.current_context or config.get("current-context") or ""
         for kind, known in self._entries.items():
@@ -307,8 +304,8 @@ def _check_proxy(proxy: Any, paths: str) -> None:
 def _unreadable(paths: str, error: Exception) -> ConfigError:
     """Errors of other classes may quote whole users of the file, with their tokens."""
     match error:
-        case yaml.MarkedYAMLError(problem_mark=mark) if mark is not None:
-            why = f"line {mark.line + 1} is no YAML"
+        case NoYaml(line=int() as line):
+            why = f"line {line} is no YAML"
         case OSError() | UnicodeError() | binascii.Error():
             why = str(error)
         case _:

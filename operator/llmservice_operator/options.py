@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from kubeloop import bounded_yaml
 from llmservice_api.constants import OPERATOR
 from llmservice_vllm.versions import default_version
 from pydantic.alias_generators import to_camel
@@ -134,7 +134,7 @@ def load(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Option
         given = {**_from_environment(line, environ), **given}
         path = given.pop("settings", None)
         return _merge(_from_file(Path(path)) if path else {}, given, environ)
-    except (InvalidSettings, OSError, yaml.YAMLError) as error:
+    except (InvalidSettings, bounded_yaml.NoYaml, OSError) as error:
         line.error(str(error))
 
 
@@ -201,7 +201,7 @@ _ACTIONS = {action.dest: action for action in parser()._actions}
 
 def _from_file(path: Path) -> dict[str, Any]:
     """Options of the settings file. InvalidSettings for unknown keys: a misspelled one would otherwise be ignored."""
-    content = yaml.safe_load(path.read_text()) or {}
+    content = bounded_yaml.load(path.read_text()) or {}
     if not isinstance(content, dict):
         raise InvalidSettings(f"{path}: not a mapping")
     known = {*_FILE[""], *(section for section in _FILE if section), "services"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
 
-import yaml
+from kubeloop.bounded_yaml import NoYaml, load
 from llmservice_api.constants import SERVICE_LABEL
 from llmservice_runtime.bounded_json import clean, flag_object
 from llmservice_runtime.contract import SERVER_CONTAINER
@@ -24,13 +24,16 @@ from .facts import LONGEST, Check, Facts, Finding, not_known, ok, problem, warni
 KIND = "EndpointPickerConfig"
 LARGEST = 64 * 1024
 """Characters of a configuration."""
-MOST_PLUGINS = 100
+MOST_PLUGINS, MOST_NODES = 100, 20_000
 _TOPIC = "kv@"
 """With which topics of events begin that name a replica."""
 _PORT = 5557
 """At which llm-d's router asks each replica by default."""
 _PRECISE = "precise-prefix-cache"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_EVENTS, _SHORTEST = "--kv-events-config", "--kv-e"
+"""vLLM's flag, and its shortest abbreviation."""
+_ANEW = "start the replicas anew with llmservice update, unless the first of spec.model.servedModelNames has an @"
+_TRUE = ("true", "1", "on", "t", "yes", "y")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +42,60 @@ class Published:
 
     block_size: int | None
     """Tokens; None: vLLM's own choice."""
-    port: int | None
-    """Of its events; None: it publishes none."""
+    endpoint: str
+    """Of its events, as vLLM names it; empty: it publishes none outside its pod."""
     topic: str
+    is_by_argument: bool
+    """Whether the service configures them with extraArgs, beside which an API server refuses the field."""
 
     @classmethod
-    def of(cls, pod: Json) -> Self:
+    def of(cls, pod: Json, service: Json) -> Self:
         containers = (pod.get("spec") or {}).get("containers") or ()
         server: Json = next((each for each in containers if each.get("name") == SERVER_CONTAINER), {})
-        given = dict(pairwise(map(str, server.get("args") or ())))
-        size, events = given.get("--block-size", ""), flag_object(given.get("--kv-events-config", ""))
-        _, _, port = str(events.get("endpoint") or "").rpartition("tcp://*:")
-        published = int(port) if port.isdecimal() and len(port) <= 5 else None
-        block_size = int(size) if size.isdecimal() and len(size) <= 7 else None
-        return cls(block_size, published, str(events.get("topic") or ""))
+        arguments = (*map(str, server.get("args") or ()), "")
+        size, events = dict(pairwise(arguments)).get("--block-size", ""), _events(arguments)
+        is_on = str(events.get("enable_kv_cache_events")).lower() in _TRUE and events.get("publisher") != "null"
+        endpoint = str(events.get("endpoint", f"tcp://*:{_PORT}"))
+        extra = ((service.get("spec") or {}).get("runtime") or {}).get("extraArgs") or ()
+        return cls(
+            int(size) if size.isdecimal() and len(size) <= 7 else None,
+            clean(endpoint[:LONGEST]) if is_on and endpoint.startswith("tcp://") else "",
+            str(events.get("topic") or ""),
+            any(map(_is_of_events, map(str, extra))),
+        )
+
+    @property
+    def port(self) -> int | None:
+        """At which whoever wants events connects; None: the replica itself connects to the endpoint."""
+        _, _, port = self.endpoint.rpartition(":")
+        is_bound = "*" in self.endpoint or "::" in self.endpoint
+        return int(port) if is_bound and port.isdecimal() and len(port) <= 5 else None
+
+    @property
+    def remedy(self) -> str:
+        """To publish them as a picker wants them."""
+        instead = f"remove {_EVENTS} from spec.runtime.extraArgs, and " if self.is_by_argument else ""
+        return f"{instead}set spec.batching.kvEvents.enabled: true and port: {_PORT}, which restarts the replicas"
+
+
+def _events(arguments: Sequence[str]) -> Mapping[str, Any]:
+    """vLLM's configuration of events: the last one that is whole, or the dotted keys, which vLLM puts behind it."""
+    whole: Mapping[str, Any] = {}
+    keys: dict[str, str] = {}
+    for word, after in pairwise(arguments):
+        flag, has_value, value = word.partition("=")
+        key, value = flag.partition(".")[2], value if has_value else after
+        if key and _is_of_events(word):
+            keys[key] = value.strip('"')
+        elif _is_of_events(word):
+            whole = flag_object(value)
+    return keys or whole
+
+
+def _is_of_events(word: str) -> bool:
+    """As vLLM reads it: with underscores, dotted, or abbreviated."""
+    name = word.partition("=")[0].partition(".")[0].replace("_", "-")
+    return name.startswith(_SHORTEST) and _EVENTS.startswith(name)
 
 
 def pickers(facts: Facts) -> Iterator[Finding]:
@@ -107,7 +150,7 @@ def _compared(found: Json, facts: Facts) -> Iterator[Finding]:
         return
     newest = max(replicas, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
     plugins = [plugin for config in _configurations(found) for plugin in _plugins(config)]
-    differing = (each for plugin in plugins for each in _differing(plugin, Published.of(newest)))
+    differing = (each for plugin in plugins for each in _differing(plugin, Published.of(newest, service)))
     for what, remedy in dict.fromkeys(differing):
         yield warning(f"{_where(found)}: {what}", remedy)
 
@@ -131,16 +174,13 @@ def _texts(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _content(text: object) -> Mapping[str, Any]:
-    """Empty for what is no mapping, and for YAML with aliases, which may stand for very much."""
+    """Empty for what is no mapping."""
     if not isinstance(text, str) or KIND not in text or len(text) > LARGEST:
         return {}
     try:
-        if any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text, _LOADER)):
-            return {}
-        content = yaml.load(text, _LOADER)
-    except (yaml.YAMLError, RecursionError, ValueError):  # the picker refuses it, and is not ready
+        return _mapping(load(text, MOST_NODES))
+    except NoYaml:  # the picker refuses it, and is not ready
         return {}
-    return _mapping(content)
 
 
 def _plugins(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -177,20 +217,21 @@ def _differing(plugin: tuple[str, Mapping[str, Any]], published: Published) -> I
             f"set its tokenProcessorConfig to {published.block_size}, or spec.batching.blockSize to {size}, which"
             " restarts the replicas",
         )
-    if published.port is None:
-        yield (
-            f"{kind} needs KV events, and the replicas publish none",
-            f"set spec.batching.kvEvents.enabled: true and port: {_PORT}, which restarts the replicas",
-        )
+    if not published.endpoint:
+        yield f"{kind} needs KV events, and the replicas publish none", published.remedy
         return
-    if events.get("discoverPods") is False:
+    does_ask = events.get("discoverPods") is not False
+    if does_ask and published.port is None:
+        yield f"{kind} asks each replica for KV events, and these connect to {published.endpoint}", published.remedy
+        return
+    if not does_ask and published.port is not None:
         yield (
             f"{kind} waits for replicas that connect to it, and these wait for it",
             "set its kvEventsConfig.discoverPods to true",
         )
         return
     socket = _number(_mapping(events.get("podDiscoveryConfig")).get("socketPort"), _PORT)
-    if socket != published.port:
+    if published.port not in (None, socket):
         yield (
             f"{kind} asks for KV events at port {socket}, and the replicas publish them at {published.port}",
             f"set its kvEventsConfig.podDiscoveryConfig.socketPort to {published.port}",
@@ -204,7 +245,7 @@ def _differing(plugin: tuple[str, Mapping[str, Any]], published: Published) -> I
     if not published.topic.startswith(_TOPIC):
         yield (
             f"{kind} passes over the replicas' events, whose topic does not name the replica",
-            "start the replicas anew with llmservice update, unless the first of spec.model.servedModelNames has an @",
+            published.remedy if published.is_by_argument else _ANEW,
         )
 
 
@@ -212,7 +253,7 @@ CHECKS = (
     Check(
         "endpoint pickers",
         "of services with routing.mode pool: the picker is ready, and follows the KV events that the replicas publish",
-        ("services", "pods"),
+        ("services", "pods", "pickers"),
         pickers,
         True,
     ),

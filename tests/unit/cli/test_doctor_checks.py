@@ -120,6 +120,12 @@ FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
     "a Lease without a time": ("lease", {"leases": (lease(renewed="soon"),)}, NOT_KNOWN, "no time"),
     "no Lease": ("lease", {"leases": ()}, PROBLEM, "never led"),
     "invalid settings": ("settings", {"settings": (config_map("services: {nope: 1}"),)}, PROBLEM, "nope"),
+    "settings that are no YAML": (
+        "settings",
+        {"settings": (config_map("x: !!bool foo"),)},
+        PROBLEM,
+        "the value is no bool",
+    ),
     "no settings": ("settings", {"settings": ()}, WARNING, "no settings"),
     "no scaler for a service": ("activator", {"services": (AUTOSCALED,)}, PROBLEM, "team/chat"),
     "no activator": ("activator", {"settings": (SCALING,)}, PROBLEM, "no Deployment of the activator"),
@@ -501,6 +507,7 @@ def test_fields_of_a_schema() -> None:
 def test_the_leases_are_those_of_the_settings() -> None:
     named = config_map("{leaderElection: {leaseName: lead}}")
     assert lease_names((named,), (deployment(),)) == ((SYSTEM, "lead"),)
+    assert lease_names((config_map("x: !!bool foo"),), (deployment(),)) == ((SYSTEM, "llmservice-operator"),)
     assert lease_names((), (deployment(),)) == ((SYSTEM, "llmservice-operator"),)
 
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from llmservice_cli.doctor.facts import Finding, Level, Unread
-from llmservice_cli.doctor.pickers import pickers
+from llmservice_cli.doctor.facts import Finding, Level, Unread, results
+from llmservice_cli.doctor.pickers import CHECKS, pickers
 
 from tests.unit.api_server import ApiServer
 from tests.unit.cli.doctor_world import HEALTHY, SYSTEM, deployment, installed_crd, namespace, service
@@ -19,14 +19,16 @@ from tests.unit.cli.test_doctor import REVIEWS, SELF
 from tests.unit.cli_world import SERVICES, Command, Json
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
-EVENTS = {"endpoint": "tcp://*:5557", "topic": "kv@$(LLMSERVICE_POD_IP):8000@chat"}
+TOPIC = "kv@$(LLMSERVICE_POD_IP):8000@chat"
+EVENTS: Json = {"enable_kv_cache_events": True, "endpoint": "tcp://*:5557", "topic": TOPIC}
 POOL = service(routing={"mode": "pool"})
 
 
-def replica(*, block_size: str | None = "32", events: Json | None = EVENTS, **changed: Any) -> Json:
+def replica(*words: str, block_size: str | None = "32", events: Json | None = EVENTS, **changed: Any) -> Json:
     """A pod of the service, beside whose server an injected container has flags of its own."""
     sized = [] if block_size is None else ["--block-size", block_size]
-    args = ["serve", "--", *sized, *([] if events is None else ["--kv-events-config", json.dumps(events)])]
+    given = [] if events is None or words else ["--kv-events-config", json.dumps(events)]
+    args = ["serve", "--", *sized, *given, *words]
     containers = [{"name": "injected", "args": ["--block-size", "4096"]}, {"name": "server", "args": args}]
     meta = {"name": "chat-1", "namespace": "team", "labels": {"llmservice.dev/service": "chat"}}
     return {"metadata": meta, "spec": {"containers": containers}, "status": READY, **changed}
@@ -135,7 +137,7 @@ COMPARED: dict[str, tuple[Json, Json, str]] = {
     "every topic": (found(config(kvEventsConfig={"topicFilter": ""})), replica(), ""),
     "replicas without a topic": (
         found(config()),
-        replica(events={"endpoint": "tcp://*:5557"}),
+        replica(events={"enable_kv_cache_events": True, "endpoint": "tcp://*:5557"}),
         "whose topic does not name the replica",
     ),
     "ConfigMaps that may not be read": (found(config(), unread=ASKED), replica(), "no right to get configmaps"),
@@ -152,6 +154,46 @@ def test_a_picker_and_the_replicas(each: Json, pod: Json, evidence: str) -> None
     assert all(one.level is not Level.OK and one.remedy for one in differing)
 
 
+FLAG = "--kv-events-config"
+ENABLED = {"enable_kv_cache_events": True, "topic": TOPIC}
+BY_ARGUMENT: dict[str, tuple[Json, str]] = {
+    "two words": (replica(FLAG, json.dumps(EVENTS)), ""),
+    "one word": (replica(f"{FLAG}={json.dumps(EVENTS)}"), ""),
+    "an abbreviation with underscores": (replica("--kv_ev", json.dumps(EVENTS)), ""),
+    "dotted": (replica(f"{FLAG}.enable_kv_cache_events=true", f"{FLAG}.topic", TOPIC), ""),
+    "dotted after the whole": (replica(FLAG, json.dumps(EVENTS), f"{FLAG}.endpoint=tcp://*:5557"), "publish none"),
+    "vLLM's endpoint": (replica(events=ENABLED), ""),
+    "every address": (replica(events=ENABLED | {"endpoint": "tcp://[::]:5557"}), ""),
+    "an address to which vLLM connects": (
+        replica(events=ENABLED | {"endpoint": "tcp://0.0.0.0:5557"}),
+        "asks each replica for KV events, and these connect to tcp://0.0.0.0:5557",
+    ),
+    "not enabled": (replica(events=EVENTS | {"enable_kv_cache_events": False}), "publish none"),
+    "not said to be enabled": (replica(f"{FLAG}.endpoint=tcp://*:5557"), "publish none"),
+    "no publisher": (replica(events=EVENTS | {"publisher": "null"}), "publish none"),
+    "another topic": (replica(events=EVENTS | {"topic": "mine"}), "whose topic does not name the replica"),
+}
+
+
+@pytest.mark.parametrize(("pod", "evidence"), BY_ARGUMENT.values(), ids=BY_ARGUMENT)
+def test_events_by_an_argument_of_the_service(pod: Json, evidence: str) -> None:
+    by_argument = service(routing={"mode": "pool"}, runtime={"extraArgs": ["--kv-events-config={}"]})
+    _, *differing = checked(found(config(), service=by_argument), pod)
+    assert [evidence in one.evidence for one in differing] == ([True] if evidence else []), differing
+    assert all(one.remedy.startswith("remove --kv-events-config from spec.runtime.extraArgs") for one in differing)
+
+
+def test_replicas_that_connect_to_a_picker_that_waits() -> None:
+    waits = config(kvEventsConfig={"discoverPods": False, "zmqEndpoint": "tcp://*:5557"})
+    assert len(checked(found(waits), replica(events=EVENTS | {"endpoint": "tcp://chat-epp:5557"}))) == 1
+
+
+def test_more_pickers_than_are_read_are_reported() -> None:
+    facts = replace(HEALTHY, pickers=(found(),), cut=frozenset({"pickers"}))
+    *_, last = results(CHECKS, facts, is_installed=True)
+    assert (last.finding.level, last.finding.evidence) == (Level.NOT_KNOWN, "there are more pickers than were read")
+
+
 def test_the_newest_replica_counts() -> None:
     old = replica(events=None, metadata=replica()["metadata"] | {"creationTimestamp": "2026-01-01T00:00:00Z"})
     new = replica(metadata=replica()["metadata"] | {"creationTimestamp": "2026-01-01T00:01:00Z"})
@@ -162,6 +204,8 @@ HOSTILE = {
     "a number of many digits": "blockSize: 0x" + "f" * 5000,
     "aliases of aliases": "&a [x, x]\n" + "".join(f"  {n}: &a{n} [{', '.join(['*a'] * 9)}]\n" for n in range(2)),
     "a deep one": "[" * 5000,
+    "one that libyaml's composer does not survive": "x: " + "[" * 25_000 + "]" * 25_000,
+    "what is to be true or false": "x: !!bool foo",
 }
 
 

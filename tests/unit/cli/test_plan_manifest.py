@@ -231,7 +231,7 @@ ALIASES = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 1
         ("a: [", "is no YAML: while parsing"),
         ("- 1", "is no Kubernetes object."),
         ("", "it holds no LLMService."),
-        (ALIASES, "has more than 200,000 values, aliases included."),
+        (ALIASES, "has more than 400,000 keys and values, aliases included."),
     ],
 )
 def test_a_file_that_is_no_manifest(text: str | None, error: str, llmservice: Command) -> None:

@@ -10,9 +10,11 @@ from tests.unit.cli_world import Command
 
 FILES: dict[str, tuple[bytes, str]] = {
     "binary": (b"\x7fELF\xda\x00", "it is not UTF-8 text"),
-    "a date of month 13": (b"kind: X\nx: 2001-13-45\n", "is no YAML: a number or a date in it cannot be read"),
-    "a word that is to be a number": (b"a: !!int x\n", "is no YAML: a number or a date in it cannot be read"),
-    "a number of 5,000 digits": (b"a: " + b"9" * 5000, "is no YAML: a number or a date in it cannot be read"),
+    "a date of month 13": (b"kind: X\nx: 2001-13-45\n", "is no YAML: the value is no timestamp"),
+    "a word that is to be a number": (b"a: !!int x\n", "is no YAML: the value is no int"),
+    "a number of 5,000 digits": (b"a: " + b"9" * 5000, "is no YAML: the value is no int"),
+    "a number of base 60": (b"a: 1" + b":00" * 250 + b".5", "is no YAML: the value is no float"),
+    "what is to be true or false": (b"foo: !!bool foo\n", "is no YAML: the value is no bool"),
     "100,000 lists": (b"[" * 100_000, "is no YAML: it is nested too deeply"),
     "a list as a key": (b"? [a, {b: c}]\n: 1\n", "is no YAML: while constructing a mapping"),
     "empty": (b"", "it holds no LLMService"),

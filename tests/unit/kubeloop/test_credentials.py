@@ -271,6 +271,8 @@ async def test_each_refusal_has_its_cause_and_quotes_no_secret(tmp_path: Path, c
         "[s3cret]",
         "[{user: {token: s3cret}}]",
         "[{name: u, user: s3cret}]",
+        "[{name: u, user: {token: s3cret, x: !!int ''}}]",
+        "[" * 25_000 + "s3cret" + "]" * 25_000,
     ],
 )
 async def test_unreadable_users_are_not_quoted(tmp_path: Path, users: str) -> None:

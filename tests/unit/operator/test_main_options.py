@@ -85,6 +85,7 @@ def refused(arguments: list[str], environ: dict[str, str], capsys: pytest.Captur
         pytest.param("services: {image: x}", ["unknown settings: image", "operatorImage"], id="unknown for services"),
         pytest.param("- a\n- b", ["not a mapping"], id="a list"),
         pytest.param("{", ["expected"], id="no YAML"),
+        pytest.param("metrics: !!bool x", ["the value is no bool"], id="a value that is not of its type"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(

@@ -345,9 +345,11 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_limit(cgroup: Path) -> int | None:
-    """Bytes that this container may use, by version 2 of control groups; None: as many as there are, or not known."""
-    with suppress(OSError, ValueError):
-        return int((cgroup / "memory.max").read_text())
+    """Bytes that this container may use, by control groups of version 2 or 1; None: not known, or all there are."""
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            limit = int((cgroup / file).read_text())
+            return limit if limit < 1 << 60 else None
     return None
 
 

@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from llmservice_router import envoy
+from llmservice_router.__main__ import memory_limit
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.http_servers import application
@@ -538,3 +539,20 @@ async def test_envoy_takes_the_configuration(policy: str, heap_bytes: int | None
     checked = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     _, said = await checked.communicate()
     assert checked.returncode == 0, said.decode()
+
+
+LIMITS: dict[str, tuple[dict[str, str], int | None]] = {
+    "version 2": ({"memory.max": "1073741824\n"}, 1 << 30),
+    "version 2, without a limit": ({"memory.max": "max\n"}, None),
+    "version 1": ({"memory/memory.limit_in_bytes": "1073741824\n"}, 1 << 30),
+    "version 1, without a limit": ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+    "none": ({}, None),
+}
+
+
+@pytest.mark.parametrize(("files", "limit"), LIMITS.values(), ids=LIMITS)
+def test_the_memory_that_the_container_may_use(files: dict[str, str], limit: int | None, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert memory_limit(tmp_path) == limit

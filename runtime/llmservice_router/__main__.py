@@ -17,11 +17,12 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -70,6 +71,7 @@ class Options:
     port: int
     state_port: int
     router_port: int
+    workers_port: int
     metrics_port: int
     drain_seconds: float
     propagation_seconds: float
@@ -103,6 +105,7 @@ def options(arguments: Sequence[str]) -> Options:
     add("--port", type=int, default=HTTP_PORT, help="of the clients; default: %(default)s")
     add("--state-port", type=int, default=STATE_PORT, help="of the probes and metrics; default: %(default)s")
     add("--router-port", type=int, default=8082, help="of vllm-router, on the loopback; default: %(default)s")
+    add("--workers-port", type=int, default=8083, help="of vllm-router's way to replicas; default: %(default)s")
     add(
         "--metrics-port", type=int, default=9090, help="of vllm-router's metrics, on the loopback; default: %(default)s"
     )
@@ -147,6 +150,7 @@ def envoy_command(asked: Options, limit: int | None) -> list[str]:
         policy=asked.policy,
         host=any_host(),
         port=asked.port,
+        workers_port=asked.workers_port,
         folder=str(asked.folder.absolute()),
         heap_bytes=None if limit is None else int(limit * _ENVOYS_SHARE[asked.has_router]),
     )
@@ -284,7 +288,8 @@ async def run(asked: Options, find: Resolve) -> int:
         address = ("127.0.0.1", asked.router_port) if asked.has_router else None
         replicas = Replicas(find, address, session, asked.folder)
         router = Router(asked, replicas, session, admin)
-        kept = [_kept(router_command(asked), replicas.router_ended)] if asked.has_router else []
+        way = {"HTTP_PROXY": f"http://127.0.0.1:{asked.workers_port}", "NO_PROXY": ""}
+        kept = [_kept(router_command(asked), replicas.router_ended, way)] if asked.has_router else []
         kept.append(_kept(envoy_command(asked, memory_limit(CGROUP))))  # the first one to end, at the end
         programs = [await stack.enter_async_context(_ending(each)) for each in kept]
         runner = await serve_state(router, asked.state_port)
@@ -313,12 +318,15 @@ async def _ending(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
             await task
 
 
-async def _kept(command: list[str], ended: Callable[[], None] = lambda: None) -> None:
-    """A program that is started again where it ends, until that was too often; `ended` is called each time."""
+async def _kept(
+    command: list[str], ended: Callable[[], None] = lambda: None, more: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """A program that is started again where it ends, until that was too often; `ended` is called each time. `more`: of
+    its environment."""
     loop, name = asyncio.get_running_loop(), Path(command[0]).name
     ends: deque[float] = deque(maxlen=MOST_ENDS)
     while len(ends) < MOST_ENDS or loop.time() - ends[0] > ENDS_WITHIN:
-        async with _running(command) as process:
+        async with _running(command, more) as process:
             code = await process.wait()
         ends.append(loop.time())
         logger.error("%s ended by itself, with exit code %s", name, code)
@@ -327,9 +335,11 @@ async def _kept(command: list[str], ended: Callable[[], None] = lambda: None) ->
 
 
 @asynccontextmanager
-async def _running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _running(command: list[str], more: Mapping[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
     """A program that has ended after the block, with all that it started."""
-    process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+    # A proxy of the cluster's is none for replicas.
+    own = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    process = await asyncio.create_subprocess_exec(*command, start_new_session=True, env={**own, **more})
     try:
         yield process
     finally:

@@ -15,8 +15,9 @@ from llmservice_runtime.contract import KEEP_ALIVE_SECONDS
 
 PROMPTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 """Paths whose prompt decides about the replica."""
-ROUTER, REPLICAS, SESSIONS = "router", "replicas", "sessions"
-"""Envoy's names for vllm-router and for all replicas: the less busy one, and the one of a session."""
+ROUTER, REPLICAS, SESSIONS, WORKERS = "router", "replicas", "sessions", "workers"
+"""Envoy's names for vllm-router, for all replicas (the less busy one, and the one of a session), and for the one that
+vllm-router has chosen."""
 CACHE_AWARE, CONSISTENT_HASH, POWER_OF_TWO = "cache_aware", "consistent_hash", "power_of_two"
 OF_POLICY = {CACHE_AWARE: ROUTER, CONSISTENT_HASH: SESSIONS, POWER_OF_TWO: REPLICAS}
 """Where prompts go."""
@@ -39,9 +40,12 @@ _CONNECT_SECONDS = 5
 _RETRIES = 3
 
 
-def bootstrap(*, policy: str, host: str, port: int, folder: str, heap_bytes: int | None = None) -> dict[str, Any]:
+def bootstrap(
+    *, policy: str, host: str, port: int, workers_port: int, folder: str, heap_bytes: int | None = None
+) -> dict[str, Any]:
     """The whole configuration; `folder` has the files of endpoints and gets the socket of Envoy's administration.
-    `heap_bytes`: of Envoy's memory, at which it takes no further request (503) until there is less."""
+    `workers_port`: of the proxy by which vllm-router reaches its workers. `heap_bytes`: of Envoy's memory, at which it
+    takes no further request (503) until there is less."""
     return {
         "node": {"id": "router", "cluster": "router"},
         "admin": {"address": {"pipe": {"path": f"{folder}/{ADMIN_SOCKET}", "mode": 0o600}}},
@@ -54,15 +58,45 @@ def bootstrap(*, policy: str, host: str, port: int, folder: str, heap_bytes: int
                     "per_connection_buffer_limit_bytes": _BODY_BYTES,
                     "address": _address(host, port) if host != "::" else _every_address(port),
                     "filter_chains": [{"filters": [_http_connections(OF_POLICY[policy])]}],
-                }
+                },
+                *([_workers_proxy(workers_port)] if policy == CACHE_AWARE else []),
             ],
             "clusters": [
+                *([_by_authority(WORKERS)] if policy == CACHE_AWARE else []),
                 _of_file(ROUTER, "LEAST_REQUEST", f"{folder}/{ROUTER_FILE}", ROUTER),
                 _of_file(REPLICAS, "LEAST_REQUEST", f"{folder}/{ENDPOINTS_FILE}"),  # of two that chance names
                 _of_file(SESSIONS, "MAGLEV", f"{folder}/{ENDPOINTS_FILE}"),
             ],
         },
     }
+
+
+def _workers_proxy(port: int) -> dict[str, Any]:
+    """Between vllm-router and its workers. vLLM answers /render with 403 since 0.30 (--enable-scale-out), at which
+    vllm-router 0.1.17 gives up and routes by chance; at 404 it asks /tokenize."""
+    absent = {"match": {"safe_regex": {"regex": ".*/render"}}, "direct_response": {"status": 404}}
+    route = {"cluster": WORKERS, "timeout": "0s", "idle_timeout": "0s"}
+    return {
+        "name": WORKERS,
+        "address": _address("127.0.0.1", port),
+        "filter_chains": [
+            {
+                "filters": [
+                    _connection_manager(
+                        stat_prefix=WORKERS,
+                        common_http_protocol_options={"headers_with_underscores_action": "ALLOW"},
+                        route_config=_routes([absent, {"match": {"prefix": "/"}, "route": route}]),
+                    )
+                ]
+            }
+        ],
+    }
+
+
+def _by_authority(name: str) -> dict[str, Any]:
+    """Leads to the address that a request names."""
+    header = {"use_http_header": True, "http_header_name": ":authority"}
+    return _cluster(name, "ORIGINAL_DST", lb_policy="CLUSTER_PROVIDED", original_dst_lb_config=header)
 
 
 def _overload(closing: str, heap_bytes: int | None) -> dict[str, Any]:
@@ -152,48 +186,44 @@ def _cluster(name: str, kind: str, **more: Any) -> dict[str, Any]:
 
 def _http_connections(prompts: str) -> dict[str, Any]:
     """Nothing ends a request but its client or its replica: a long prompt may take minutes to its first token."""
+    return _connection_manager(
+        stat_prefix="clients",
+        request_headers_timeout=f"{_HEAD_SECONDS}s",
+        # No client is internal: its x-envoy-* headers, which would change timeouts and retries, are removed.
+        use_remote_address=True,
+        internal_address_config={"cidr_ranges": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]},
+        common_http_protocol_options={
+            "headers_with_underscores_action": "ALLOW",
+            "idle_timeout": f"{KEEP_ALIVE_SECONDS}s",
+        },
+        # As vLLM does: nginx passes requests on so where its proxy_http_version is not set.
+        http_protocol_options={"accept_http_10": True, "default_host_for_http_10": "replicas"},
+        upgrade_configs=[{"upgrade_type": "websocket"}],
+        route_config=_routes([*(_prompts(path, prompts) for path in PROMPTS), _others(prompts)]),
+    )
+
+
+def _routes(routes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    headers = ["x-envoy-external-address"]
+    hosts = [{"name": "all", "domains": ["*"], "routes": list(routes), "request_headers_to_remove": headers}]
+    return {"name": "paths", "virtual_hosts": hosts}
+
+
+def _connection_manager(**fields: Any) -> dict[str, Any]:
+    """vLLM sees what a client sends through a Service."""
+    name = "envoy.filters.http.router"
+    router = {"@type": f"{_TYPE}extensions.filters.http.router.v3.Router", "suppress_envoy_headers": True}
     return {
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
             "@type": f"{_TYPE}extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-            "stat_prefix": "clients",
             "stream_idle_timeout": "0s",
             "request_timeout": "0s",
-            "request_headers_timeout": f"{_HEAD_SECONDS}s",
-            # vLLM sees what a client sends through a Service.
             "server_header_transformation": "PASS_THROUGH",
             "generate_request_id": False,
             "skip_xff_append": True,
-            # No client is internal: its x-envoy-* headers, which would change timeouts and retries, are removed.
-            "use_remote_address": True,
-            "internal_address_config": {"cidr_ranges": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]},
-            "common_http_protocol_options": {
-                "headers_with_underscores_action": "ALLOW",
-                "idle_timeout": f"{KEEP_ALIVE_SECONDS}s",
-            },
-            # As vLLM does: nginx passes requests on so where its proxy_http_version is not set.
-            "http_protocol_options": {"accept_http_10": True, "default_host_for_http_10": "replicas"},
-            "upgrade_configs": [{"upgrade_type": "websocket"}],
-            "route_config": {
-                "name": "paths",
-                "virtual_hosts": [
-                    {
-                        "name": "all",
-                        "domains": ["*"],
-                        "routes": [*(_prompts(path, prompts) for path in PROMPTS), _others(prompts)],
-                        "request_headers_to_remove": ["x-envoy-external-address"],
-                    }
-                ],
-            },
-            "http_filters": [
-                {
-                    "name": "envoy.filters.http.router",
-                    "typed_config": {
-                        "@type": f"{_TYPE}extensions.filters.http.router.v3.Router",
-                        "suppress_envoy_headers": True,
-                    },
-                }
-            ],
+            "http_filters": [{"name": name, "typed_config": router}],
+            **fields,
         },
     }
 

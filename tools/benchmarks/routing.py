@@ -80,13 +80,12 @@ class Server:
         if request.path == "/health":
             return web.Response()
         body = json.loads(await request.content.read())
-        if request.path == f"{CHAT}/render":  # the tokens of a prompt: one for four characters
-            text = "".join(message["content"] for message in body["messages"])
-            tokens = [hash(text[at : at + 4]) % 32_000 for at in range(0, len(text), 4)]
-            return web.json_response({"request_id": "r", "token_ids": tokens, "sampling_params": {}})
-        if request.path != CHAT:
-            return web.Response(status=404)
+        if request.path not in (CHAT, "/tokenize"):
+            return web.Response(status=403)
         text = "".join(message["content"] for message in body["messages"])
+        if request.path != CHAT:  # the tokens of a prompt: one for four characters
+            tokens = [hash(text[at : at + 4]) % 32_000 for at in range(0, len(text), 4)]
+            return web.json_response({"count": len(tokens), "max_model_len": 1 << 20, "tokens": tokens})
         self.asked += len(text)
         self.hits += self.cache.take(text) * len(text)
         await asyncio.sleep(ANSWER_SECONDS)
@@ -144,7 +143,7 @@ async def router(policy: str, replicas: list[Server]) -> AsyncIterator[Router]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.support.router_of_file", str(file), f"--folder={folder}/run"),
             *(f"--policy={policy}", f"--port={port}", f"--state-port={state}", f"--router-port={free_port()}"),
-            *(f"--metrics-port={free_port()}", "--propagation-seconds=0"),
+            *(f"--metrics-port={free_port()}", f"--workers-port={free_port()}", "--propagation-seconds=0"),
             stdout=asyncio.subprocess.DEVNULL,
         )
         try:

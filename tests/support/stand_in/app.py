@@ -22,7 +22,8 @@ VERSION = "0.32.0"
 _GENERATING = ("/v1/completions", "/v1/chat/completions")
 _METHODS = {
     **dict.fromkeys(("/health", "/metrics", "/version", "/load", "/v1/models"), ("GET",)),
-    **dict.fromkeys((*_GENERATING, "/v1/load_lora_adapter", "/v1/unload_lora_adapter"), ("POST",)),
+    **dict.fromkeys((*_GENERATING, "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/tokenize"), ("POST",)),
+    **dict.fromkeys((f"{path}/render" for path in _GENERATING), ("POST",)),
     "/ping": ("GET", "POST"),
 }
 _BUSY = (
@@ -65,6 +66,15 @@ class Server:
         elif path == "/metrics":
             text = exposition.page(self._engine, self._names()[0]).encode()
             await _reply(send, 200, text, (b"content-type", exposition.CONTENT_TYPE))
+        elif path.endswith("/render"):  # without --enable-scale-out
+            await _reply_json(send, 403, {"error": {"type": "PermissionDeniedError", "code": 403}})
+        elif path == "/tokenize":
+            try:
+                tokens = protocol.tokens(await _body(receive), self._engine.limits.max_model_len)
+            except Refused as refused:
+                await _reply_json(send, refused.status, refused.body)
+            else:
+                await _reply_json(send, 200, tokens)
         elif path == "/version":
             await _reply_json(send, 200, {"version": VERSION})
         elif path == "/load":

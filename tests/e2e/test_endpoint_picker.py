@@ -13,7 +13,6 @@ from threading import Event
 
 import httpx
 import pytest
-from llmservice_vllm import metrics
 
 from tests.e2e.conftest import own_namespace
 from tests.e2e.disturbances import words
@@ -23,6 +22,7 @@ from tests.support.endpoint_picker import Gateway, every_way_installed, gateway,
 from tests.support.host import cpu_seconds, pause, processes_of, resident_bytes_of, without
 from tests.support.measured import Record
 from tests.support.patience import PATIENCE
+from tests.support.routing import COUNTS, counted, is_by_prompts
 from tests.support.services import stand_in
 
 pytestmark = pytest.mark.full
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.full
 NAME, REPLICAS = "chat", 4
 USERS, TURNS, WATCH_SECONDS = 32, 6, 60
 ASKED = 500
-COUNTS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
 
 
 @pytest.fixture(scope="module")
@@ -54,37 +53,18 @@ def picked(cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPathFa
 
 def status(url: str, prompt: str, *, again: bool = False) -> int:
     """`again`: a second time where no server began with it."""
-    code = answer(url, prompt).status_code
-    return status(url, prompt) if again and code == 503 else code
-
-
-def answer(url: str, prompt: str) -> httpx.Response:
     body = {"model": NAME, "prompt": prompt, "max_tokens": 4}
-    return httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE, trust_env=False)
-
-
-def is_routed(url: str) -> bool:
-    """vllm-router answers, of which this header is: kube-proxy learns of the changed Service after the operator."""
-    return "Access-Control-Allow-Origin" in answer(url, "Hello").headers
+    code = httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE, trust_env=False).status_code
+    return status(url, prompt) if again and code == 503 else code
 
 
 def pods(cluster: Cluster, namespace: str) -> list[JSON]:
     return [pod for pod in cluster.pods(namespace, NAME) if "deletionTimestamp" not in pod["metadata"]]
 
 
-def counted(cluster: Cluster, namespace: str) -> dict[str, float]:
-    """Of all replicas."""
-    found = dict.fromkeys(COUNTS, 0.0)
-    for pod in pods(cluster, namespace):
-        page = httpx.get(f"http://{pod['status']['podIP']}:8000/metrics", timeout=PATIENCE, trust_env=False).text
-        for name, value in metrics.totals(page, COUNTS).items():
-            found[name] += value
-    return found
-
-
 def share_of_hits(cluster: Cluster, namespace: str, url: str, tag: str) -> float:
     """Of conversations of so many users, in which each turn repeats the ones before."""
-    before = counted(cluster, namespace)
+    before = counted(cluster, namespace, NAME)
 
     def talk(user: int) -> None:
         said = f"{tag}, user {user}: " + f"{user} " * 200
@@ -94,7 +74,7 @@ def share_of_hits(cluster: Cluster, namespace: str, url: str, tag: str) -> float
 
     with ThreadPoolExecutor(4) as users:
         list(users.map(talk, range(USERS)))
-    after = counted(cluster, namespace)
+    after = counted(cluster, namespace, NAME)
     asked, hits = (after[name] - before[name] for name in COUNTS)
     return hits / asked
 
@@ -115,7 +95,7 @@ def test_conversations_by_each_way_and_what_the_advice_said(
         by_prompts = {"mode": "router", "policy": "cache_aware"}
         cluster.patch("llmservices", namespace, NAME, {"spec": {"routing": by_prompts}})
         cluster.wait_condition(namespace, NAME, "RoutingReady", "True", timeout=PATIENCE)
-        eventually("the Service leads to the router", lambda: is_routed(url), PATIENCE)
+        eventually("the Service leads to the router", lambda: is_by_prompts(url, NAME), PATIENCE)
         hits["router"] = share_of_hits(cluster, namespace, url, "router")
     finally:
         cluster.patch("llmservices", namespace, NAME, {"spec": {"routing": {"mode": "pool", "policy": None}}})

@@ -6,15 +6,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import httpx
 from llmservice_api.constants import ROUTER_LABEL
 from llmservice_api.holding import SERVICE_NAME_LABEL
+from llmservice_vllm import metrics
 
 from localcluster import images, install
 from localcluster.progress import Progress
 from tests.support.cluster import JSON, Cluster, is_ready
 from tests.support.host import processes_of
+from tests.support.patience import PATIENCE
 
 ROUTED: JSON = {"mode": "router"}
+COUNTS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
 
 
 @contextmanager
@@ -57,3 +61,22 @@ def addresses(pods: list[JSON]) -> set[str]:
 def program_of(pod: JSON, name: str) -> int:
     """The process of a router's pod with this name in its command line."""
     return min(pid for pid, line in processes_of(pod).items() if name in line)
+
+
+def counted(cluster: Cluster, namespace: str, name: str) -> dict[str, float]:
+    """COUNTS of all replicas of a service."""
+    found = dict.fromkeys(COUNTS, 0.0)
+    for pod in cluster.pods(namespace, name):
+        if "deletionTimestamp" in pod["metadata"]:
+            continue
+        page = httpx.get(f"http://{pod['status']['podIP']}:8000/metrics", timeout=PATIENCE, trust_env=False).text
+        for each, value in metrics.totals(page, COUNTS).items():
+            found[each] += value
+    return found
+
+
+def is_by_prompts(url: str, name: str) -> bool:
+    """vllm-router answers, of which this header is: kube-proxy learns of the changed Service after the operator."""
+    body = {"model": name, "prompt": "Hello", "max_tokens": 1}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE, trust_env=False)
+    return "Access-Control-Allow-Origin" in answer.headers

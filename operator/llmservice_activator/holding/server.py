@@ -181,7 +181,11 @@ class Connections(web.Server):
     async def shutdown(self, timeout: float | None = None) -> None:
         """Close all connections, and those that a listener accepted last and has not handed over yet."""
         self._is_shut_down = True
-        await super().shutdown(timeout)
+        try:
+            await super().shutdown(timeout)
+        finally:  # cancelled, it would leave those open on which no request came
+            for handler in tuple(self._open):
+                handler.force_close()
 
     def _accept(self, service: Service, address: str) -> asyncio.Protocol | Answer:
         """The protocol for a connection from an address, or the answer where none is taken."""

@@ -309,6 +309,22 @@ async def test_the_grace_period_ends_what_is_still_held(certificates: Path, monk
         assert await asyncio.wait_for(asyncio.shield(world.running), PATIENCE) == 0
 
 
+async def test_a_connection_without_a_request_ends_with_it(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time ends while it waits for such a connection."""
+    monkeypatch.setattr("llmservice_activator.__main__.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("llmservice_activator.__main__.END_SECONDS", 0.1)
+    port = free_port()
+    async with running(ApiServer(at_zero(port=port)), certificates, grace=5.0) as world:
+        await listening(world, port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\n")
+        await world.until(lambda: world.scaler.holding.last_connection() > 0)
+        world.scaler.stop()
+        assert await asyncio.wait_for(asyncio.shield(world.running), PATIENCE) == 0
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+
+
 async def test_it_is_ready_when_the_ports_are_open(certificates: Path) -> None:
     """Before, a slice that has its address would lead nowhere."""
     ports = [free_port() for _ in range(5)]

@@ -110,7 +110,7 @@ _OF_REASON: Mapping[Reason, frozenset[Place]] = {
         Reason(FailureReason.PRECISION_UNSUPPORTED): {P.FAILURE, P.PROBLEM},
         Reason(FailureReason.CPU_FEATURE_MISSING): {P.FAILURE, P.HOLD},
         Reason.NAME_CONFLICT: {P.FAILURE, P.PROBLEM},
-        Reason.NO_ENDPOINTS: {P.AVAILABLE, P.FAILURE},
+        Reason.NO_ENDPOINTS: {P.AVAILABLE, P.FAILURE, P.ROUTED},
         Reason.PROGRESS_DEADLINE_EXCEEDED: {P.FAILURE},
         Reason.NO_REPLICA_READY: {P.AVAILABLE},
         Reason.WAITING_FOR_GPU: {P.HOLD, P.WAIT},

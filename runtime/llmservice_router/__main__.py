@@ -206,7 +206,13 @@ class Router:
             self._looked_at = loop.time()
             if self._replicas.is_by_router or not self._replicas.known:
                 self._was_by_router = self._looked_at
-            # A client that keeps its connection would get 503 here, and never come to what holds its requests.
+            await asyncio.sleep(ASK_SECONDS)
+
+    async def close_connections(self) -> None:
+        """Of clients, while no request would be answered; never returns. A client that keeps one would get 503, and
+        never come to what holds its requests. Apart from `follow`, which a replica that hangs is not to keep waiting.
+        """
+        while True:
             self._replicas.closes(bool(await self.why_unready()))
             await asyncio.sleep(ASK_SECONDS)
 
@@ -295,12 +301,13 @@ async def run(asked: Options, find: Resolve) -> int:
         runner = await serve_state(router, asked.state_port)
         stack.push_async_callback(runner.cleanup)
         following = await stack.enter_async_context(_ending(router.follow()))
+        closing = await stack.enter_async_context(_ending(router.close_connections()))
         ending = asyncio.create_task(terminated.wait())
-        await asyncio.wait({*programs, ending, following}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*programs, ending, following, closing}, return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
             await router.drain()
             return 0
-        for task in (*programs, following):
+        for task in (*programs, following, closing):
             if task.done():
                 task.result()
         return 1

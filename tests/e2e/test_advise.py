@@ -100,7 +100,7 @@ def test_a_router_is_told_whose_blocks_they_are(cluster: Cluster, url: str) -> N
         seeds = count()
 
         def heard() -> bool:
-            """A subscription takes a moment to be known, and a block is told once."""
+            """A subscription takes a moment to be known, and a block is published once."""
             ask_about_documents(url, next(seeds))
             return bool(subscriber.poll(1000))
 

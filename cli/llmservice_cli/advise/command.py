@@ -209,7 +209,7 @@ async def _watch(connection: Connection, options: Options, found: Json) -> Watch
 
 
 def _why_no_events(spec: Json, number: int) -> str:
-    """Of a service with this number of replicas. What only measuring tells comes first: nobody restarts for it."""
+    """Of a service with this number of replicas. What a restart would not change comes first."""
     batching, parallelism = spec.get("batching") or {}, spec.get("parallelism") or {}
     if number > MOST_REPLICAS:
         return f"events of more than {MOST_REPLICAS} replicas are not read: measure with a router"

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar
 
+from llmservice_api.constants import HTTP_ROUTE
 from llmservice_api.errors import InvalidSpec, Problem
 from llmservice_api.holding import Activators, PortClaim
 from llmservice_api.reasons import Reason
@@ -414,8 +415,7 @@ class Decision:
 
     @property
     def routes(self) -> Self:
-        """The decision with only those writes that direct requests to the activators or away from them, or let pods
-        look for nodes.
+        """The decision with only those writes that say where requests go, or let pods look for nodes.
 
         They depend on the listed pods and not on the other writes, whose refusal must not stop them.
         """
@@ -425,8 +425,8 @@ class Decision:
 
 
 def is_route(write: Apply | Prune) -> bool:
-    """Whether it writes an EndpointSlice of the activators."""
-    return write.kind == ENDPOINT_SLICE
+    """Whether it says where requests go: an EndpointSlice of the activators or past a router, or the HTTPRoute."""
+    return write.kind in (ENDPOINT_SLICE, HTTP_ROUTE.kind)
 
 
 REFRESH_SECONDS = 60.0

@@ -1,7 +1,8 @@
 """Where a Gateway's requests go, and what its controller says of the route. Pure.
 
 With a pool the HTTPRoute leads to it while it is there and some replica serves, and to the Service otherwise: an
-endpoint picker has nobody to choose then. A pool goes after the route no longer leads to it.
+endpoint picker has nobody to choose then. So it does while the service is paused or its spec cannot be read. A pool
+goes after the route no longer leads to it.
 
 A route by names keeps those that it has while pods of another revision serve: these pods know them. While an edit is
 held, it gets no others than those of the revision that runs.
@@ -16,12 +17,12 @@ from llmservice_api.constants import HTTP_ROUTE, INFERENCE_POOL
 from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService
 
-from llmservice_operator.children import DesiredChild, with_hash
-from llmservice_operator.decision import Prune
+from llmservice_operator.children import DesiredChild, apply_of, with_hash
+from llmservice_operator.decision import Apply, Prune
 from llmservice_operator.facts import normalize
 from llmservice_operator.facts.routes import ANY, HTTPRouteFacts, InferencePoolFacts, ParentStatus, is_taken
 from llmservice_operator.manifests import gateway
-from llmservice_operator.manifests.meta import Manifest
+from llmservice_operator.manifests.meta import Manifest, Owner
 from llmservice_operator.manifests.settings import Settings
 from llmservice_operator.observe.observed import Observed, Ownership, ownership
 from llmservice_operator.observe.verdict import Finding
@@ -52,7 +53,7 @@ def _leading(service: LLMService, observed: Observed, made: Manifest, revision: 
             made = gateway.with_models(made, [*kept, *sorted(known.difference(kept))]) if known else made
         elif live is not None and any(pod.revision != revision for pod in observed.pods):
             made = gateway.with_models(made, [*models, *sorted(live.models - {ANY})])
-    return gateway.to_pool(service, made) if leads_to_pool(service, observed) else made
+    return gateway.leading(made, gateway.to_pool(service)) if leads_to_pool(service, observed) else made
 
 
 def _known(service: LLMService, live: HTTPRouteFacts | None) -> frozenset[str]:
@@ -63,18 +64,36 @@ def _known(service: LLMService, live: HTTPRouteFacts | None) -> frozenset[str]:
 
 
 def leads_to_pool(service: LLMService, observed: Observed) -> bool:
+    is_asked = service.spec.routing.has_pool and service.spec.scaling.replicas > 0
+    return is_asked and _has_choice(service, observed)
+
+
+def move_route(service: Owner, observed: Observed) -> Iterator[Apply]:
+    """Lead the live HTTPRoute to the pool, or past it, where nothing else of the service may change."""
+    live, endpoint = _route(service, observed), observed.service
+    if live is None or endpoint is None or ownership(endpoint, service) is not Ownership.OURS:
+        return
+    is_to_pool = _has_choice(service, observed)
+    if live.leads_to_pool is is_to_pool:
+        return
+    port = endpoint.live()["spec"]["ports"][0]["port"]
+    backend = gateway.to_pool(service) if is_to_pool else gateway.to_service(service, port)
+    moved = with_hash(gateway.leading(gateway.with_spec(service, live.live()["spec"]), backend))
+    if (apply := apply_of(moved, service, observed)) is not None:
+        yield apply
+
+
+def _has_choice(service: Owner, observed: Observed) -> bool:
     """Whether a picker has somebody to choose. Of a group over several nodes it would choose pods that answer
     nothing."""
-    if not service.spec.routing.has_pool or service.spec.scaling.replicas == 0 or any(p.group for p in observed.pods):
-        return False
     pool = observed.child(INFERENCE_POOL.kind, service.name)
-    if pool is None or ownership(pool, service) is not Ownership.OURS:
+    if pool is None or ownership(pool, service) is not Ownership.OURS or any(pod.group for pod in observed.pods):
         return False
     ready = [pod.uid for each in observed.replicas if each.ready and not each.is_terminating for pod in each.answering]
     return any(observed.endpoints is None or uid in observed.endpoints for uid in ready)
 
 
-def _route(service: LLMService, observed: Observed) -> HTTPRouteFacts | None:
+def _route(service: Owner, observed: Observed) -> HTTPRouteFacts | None:
     live = observed.child(HTTP_ROUTE.kind, service.name)
     is_ours = isinstance(live, HTTPRouteFacts) and ownership(live, service) is Ownership.OURS
     return live if is_ours else None  # type: ignore[return-value]  # mypy does not follow is_ours

@@ -6,13 +6,12 @@ Each field that the API server would fill in is given, so that nothing differs a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from llmservice_api.constants import HTTP_ROUTE, INFERENCE_POOL, endpoint_picker_name
 from llmservice_api.service import LLMService
 from llmservice_runtime.contract import HTTP_PORT
 
-from llmservice_operator.manifests.meta import Manifest, metadata, selector
+from llmservice_operator.manifests.meta import Manifest, Owner, metadata, selector
 from llmservice_operator.manifests.settings import Settings
 
 PATH = "/v1"
@@ -62,11 +61,17 @@ def route(llm: LLMService, settings: Settings) -> Manifest | None:
         "namespace": gateway.ref.namespace or llm.namespace,
         **({} if gateway.ref.section_name is None else {"sectionName": gateway.ref.section_name}),
     }
+    service = to_service(llm, llm.spec.endpoint.port)
     spec = {
         "parentRefs": [parent],
         **({"hostnames": list(gateway.hostnames)} if gateway.hostnames else {}),
-        "rules": _rules(models(llm) if gateway.by_model else None, settings.model_header, to_service(llm)),
+        "rules": _rules(models(llm) if gateway.by_model else None, settings.model_header, service),
     }
+    return with_spec(llm, spec)
+
+
+def with_spec(llm: Owner, spec: Manifest) -> Manifest:
+    """The HTTPRoute NAME with this spec."""
     meta = metadata(llm, llm.name)
     return {"apiVersion": HTTP_ROUTE.api_version, "kind": HTTP_ROUTE.kind, "metadata": meta, "spec": spec}
 
@@ -103,15 +108,18 @@ def with_models(made: Manifest, models: Iterable[str]) -> Manifest:
     return made | {"spec": made["spec"] | {"rules": _rules(models, header, first["backendRefs"][0])}}
 
 
-def to_pool(llm: LLMService, made: Manifest) -> Manifest:
-    """The HTTPRoute `made`, leading to the InferencePool."""
-    backend = {"group": INFERENCE_POOL.group, "kind": INFERENCE_POOL.kind, "name": llm.name, "weight": 1}
+def leading(made: Manifest, backend: Manifest) -> Manifest:
+    """The HTTPRoute `made`, leading to this backend."""
     rules = [rule | {"backendRefs": [backend]} for rule in made["spec"]["rules"]]
     return made | {"spec": made["spec"] | {"rules": rules}}
 
 
-def to_service(llm: LLMService) -> dict[str, Any]:
-    return {"group": "", "kind": "Service", "name": llm.name, "port": llm.spec.endpoint.port, "weight": 1}
+def to_pool(llm: Owner) -> Manifest:
+    return {"group": INFERENCE_POOL.group, "kind": INFERENCE_POOL.kind, "name": llm.name, "weight": 1}
+
+
+def to_service(llm: Owner, port: int) -> Manifest:
+    return {"group": "", "kind": "Service", "name": llm.name, "port": port, "weight": 1}
 
 
 def narrowed(made: Manifest, hosts: Collection[str], models: Collection[str]) -> Manifest | None:

@@ -14,7 +14,7 @@ from llmservice_api.reasons import Reason
 from llmservice_api.service import LLMService, is_paused
 
 from llmservice_operator.behaviours.fit.assess import FitAssessment, assess, picks_for_new_spec
-from llmservice_operator.behaviours.gateway import with_route, without_pool_in_use
+from llmservice_operator.behaviours.gateway import move_route, with_route, without_pool_in_use
 from llmservice_operator.behaviours.groups import GroupStep, group_step, with_nodes
 from llmservice_operator.behaviours.holding import (
     HoldingInputs,
@@ -235,7 +235,7 @@ def _roll_out(
         *undesired_past_router(service, observed, routing.slices),
     )
     if service.spec.paused:
-        held = tuple(item for item in apply if item.kind == HoldingSliceFacts.kind)
+        held = (*(item for item in apply if item.kind == HoldingSliceFacts.kind), *move_route(service, observed))
         return report(case, verdict, apply=held, prune=unheld, notes=(Reason.PAUSED.summary,), **shown)
     if step.is_reported_first or step.is_held or (holding_step is not None and holding_step.is_waiting):
         apply = tuple(item for item in apply if not is_workload(item.kind))

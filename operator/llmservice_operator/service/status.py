@@ -23,7 +23,7 @@ from llmservice_api.status import LLMServiceStatus
 from llmservice_planner.room import Room
 
 from llmservice_operator.behaviours.autoscaling import autoscaled, deletion_costs, pods_to_count
-from llmservice_operator.behaviours.gateway import gateway_ready
+from llmservice_operator.behaviours.gateway import gateway_ready, move_route
 from llmservice_operator.behaviours.holding import (
     ScaleToZero,
     is_listed,
@@ -592,7 +592,10 @@ def _slices(case: Case) -> dict[str, Any]:
     slices, past = () if is_listed(observed) else _held(case), past_router(subject, observed)
     ours = [each for each in (*(slices or ()), *past) if not name_conflicts(subject, observed, {each.id})]
     return {
-        "apply": tuple(apply for each in ours if (apply := apply_of(each, subject, observed)) is not None),
+        "apply": (
+            *(apply for each in ours if (apply := apply_of(each, subject, observed)) is not None),
+            *move_route(subject, observed),
+        ),
         "prune": (
             *undesired_slices(subject, observed, slices),
             *undesired_past_router(subject, observed, past),

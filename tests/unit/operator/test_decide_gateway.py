@@ -170,6 +170,31 @@ def test_the_route_leaves_the_pool_before_the_last_replica_goes() -> None:
     assert kinds.index("HTTPRoute") < kinds.index("Deployment")
 
 
+NOTHING_MAY_CHANGE: dict[str, Json] = {
+    "paused": {"paused": True},
+    "paused, with an edit": {"paused": True, "routing": {}, "endpoint": {"gateway": BY_MODEL, "port": 81}},
+    "a spec that cannot be read": {"batching": {"maxNumSeqs": "many"}},
+}
+
+
+@pytest.mark.parametrize("edit", NOTHING_MAY_CHANGE.values(), ids=NOTHING_MAY_CHANGE)
+def test_the_route_leaves_an_empty_pool_whatever_may_not_change(edit: Json) -> None:
+    world = attached(routing={"mode": "pool"})
+    before = world.children[ROUTE]["spec"]
+    world.change(**edit)
+    assert world.children[ROUTE]["spec"] == before
+    serving = dict(world.pods)
+    for name in serving:
+        world.pods[name] = a_pod(name, world.revision(), ready=False)
+    assert [apply.kind for apply in world.step().apply] == ["HTTPRoute"]
+    to_service = [rule | {"backendRefs": [TO_SERVICE]} for rule in before["rules"]]
+    assert world.children[ROUTE]["spec"] == before | {"rules": to_service}
+    assert not world.step().apply
+    world.pods.update(serving)
+    assert [apply.kind for apply in world.step().apply] == ["HTTPRoute"]
+    assert world.children[ROUTE]["spec"] == before
+
+
 def names(world: World) -> set[str]:
     return {
         match["headers"][0]["value"] for rule in world.children[ROUTE]["spec"]["rules"] for match in rule["matches"]

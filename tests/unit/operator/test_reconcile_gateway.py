@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kubeloop.errors import ApiError, Forbidden, Invalid, NotFound
+from kubeloop.errors import ApiError, Forbidden, Invalid, NotFound, Refused
 from kubeloop.resources import Key
 from llmservice_operator.facts.routes import claims_of
 from llmservice_operator.service.decide import decide
@@ -285,12 +285,13 @@ def leads_to(world: World) -> str:
     return str(backend["kind"])
 
 
-async def test_a_route_that_is_partly_taken_leaves_its_pool() -> None:
+async def pooled() -> World:
+    """A service whose route leads to its pool, and the pod there."""
     world = a_world()
     world.ctx.hidden = lambda namespace: frozenset({"EndpointSlice"})
-    pooled = asking()
-    pooled["spec"] |= {"routing": {"mode": "pool"}, "scaling": {"replicas": 1}}
-    world.see(world.api.put(pooled, generation=2))
+    service = asking()
+    service["spec"] |= {"routing": {"mode": "pool"}, "scaling": {"replicas": 1}}
+    world.see(world.api.put(service, generation=2))
     await world.settle()
     revision = world.stored("Deployment")["spec"]["template"]["metadata"]["labels"]["llmservice.dev/revision"]
     pod = a_pod("chat-0", revision, ready=True, address="10.0.0.1", service="chat") | {"kind": "Pod"}
@@ -298,6 +299,23 @@ async def test_a_route_that_is_partly_taken_leaves_its_pool() -> None:
     pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "llmservice-operator"
     world.see(pod)
     await world.settle()
+    assert leads_to(world) == "InferencePool"
+    return world
+
+
+async def test_a_refused_edit_leaves_no_route_at_an_empty_pool() -> None:
+    world = await pooled()
+    world.api.fails["apply Deployment by force"] = [Refused("exceeded quota: team", code=403)] * 99
+    world.edit({"batching": {"maxNumSeqs": 8}})
+    await world.settle()
+    assert world.condition("Stalled")["status"] == "True"
+    world.ctx.cache.remove("Pod", "ns", "chat-0", "uid-chat-0")
+    await world.settle()
+    assert leads_to(world) == "Service", "the refused write waits, and it does not"
+
+
+async def test_a_route_that_is_partly_taken_leaves_its_pool() -> None:
+    world = await pooled()
     see(world, a_route("y", host=TWO))
     world.edit({"endpoint": asking(**BOTH)["spec"]["endpoint"]})
     await world.settle()

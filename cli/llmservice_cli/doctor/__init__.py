@@ -10,8 +10,8 @@ from llmservice_cli.parameters import Option
 
 DESCRIPTION = """\
 Check a cluster before and after the operator is installed: versions, rights, the operator, nodes and GPUs, storage, the
-namespace's limits, images, broken services and endpoint pickers. Nothing is changed. What you may not read is reported
-as not known, with the right that is missing.
+namespace's limits, images, broken services, endpoint pickers and the DNS of routers. Nothing is changed. What you may
+not read is reported as not known, with the right that is missing.
 """
 EPILOG = """\
 examples:
@@ -22,7 +22,8 @@ examples:
 
 rights: none is necessary. For every check: get on the CRDs and namespaces, list on nodes, storageclasses,
 deviceclasses, webhook configurations and, in all namespaces, on deployments, pods, configmaps and llmservices; get on
-the operator's Lease; with pools get on services and configmaps of the namespace
+the operator's Lease; with pools get on services and configmaps of the namespace,
+with routers on the configmaps coredns and node-local-dns of kube-system
 
 exit codes:
   0    nothing is wrong; there may be warnings, and checks that are not known

@@ -16,11 +16,18 @@ from llmservice_cli.errors import CliError, ExitCode
 from llmservice_cli.progress import Steps, shown
 from llmservice_cli.terminal import Row, width
 
-from . import access, namespace, nodes, operator, pickers
+from . import access, dns, namespace, nodes, operator, pickers
 from .facts import Check, Facts, Level, Result, results
 from .gather import gather
 
-CHECKS: tuple[Check, ...] = (*access.CHECKS, *operator.CHECKS, *nodes.CHECKS, *namespace.CHECKS, *pickers.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *access.CHECKS,
+    *operator.CHECKS,
+    *nodes.CHECKS,
+    *namespace.CHECKS,
+    *pickers.CHECKS,
+    *dns.CHECKS,
+)
 """In the order in which they are reported. Another one is a row in its module."""
 STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red", Level.NOT_KNOWN: "cyan"}
 _BY_WEIGHT = (Level.PROBLEM, Level.WARNING, Level.NOT_KNOWN, Level.OK)

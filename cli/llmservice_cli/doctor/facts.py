@@ -86,6 +86,8 @@ class Facts:
     pickers: Objects = ()
     """Of the namespace's services with a pool: `service`, `name` and `port` of the picker's Service, `address` (that
     Service, or None), its `pods`, the `configs` (ConfigMaps) that the first of these mounts, and `unread`, of these."""
+    dns: Objects = ()
+    """ConfigMaps of the cluster's DNS, where a service of the namespace has a router."""
     unread: Mapping[str, Unread] = field(default_factory=dict)
     """By field."""
     cut: frozenset[str] = frozenset()

@@ -28,6 +28,7 @@ from llmservice_cli.installation import ACTIVATORS, NAMESPACE, Releases, is_of_c
 from llmservice_cli.progress import Steps
 from llmservice_cli.settings import lease_names
 
+from . import dns
 from .access import INSTALLING, TEAM, blocking, service_of
 from .facts import Facts, Objects, Right, Unread, places_of
 
@@ -124,6 +125,8 @@ async def gather(kube: Api, namespace: str, steps: Steps | None = None) -> Facts
     read["operator_namespaces"] = await _namespaces(kube, places_of(read["operators"].objects))
     read["leases"] = await _leases(kube, read["settings"], read["operators"])
     read["pickers"] = await _pickers(kube, namespace, read["services"].objects)
+    if any(dns.is_routed(each, namespace) for each in read["services"].objects):
+        read["dns"] = await _dns(kube)
     unread = {field: each.unread for field, each in read.items() if each.unread is not None}
     if isinstance(rights, Unread):
         unread["rights"], rights = rights, {}
@@ -205,6 +208,12 @@ async def _pickers(kube: Api, namespace: str, services: Objects) -> Read:
     pools = [each for each in services if each["metadata"].get("namespace") == namespace and _routing(each)]
     found = await asyncio.gather(*(_picker(kube, namespace, each) for each in pools[:MOST_PICKERS]))
     return Read(tuple(found), is_cut=len(pools) > MOST_PICKERS)
+
+
+async def _dns(kube: Api) -> Read:
+    found = await asyncio.gather(*(_named(kube, CONFIG_MAP, "kube-system", name) for name in dns.CONFIGS))
+    unread = next((each.unread for each in found if each.unread is not None), None)
+    return Read(tuple(one for each in found for one in each.objects), unread)
 
 
 def _routing(service: Json) -> Json:

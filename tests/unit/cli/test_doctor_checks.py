@@ -61,6 +61,13 @@ from tests.unit.cli_world import Json
 
 OK, WARNING, PROBLEM, NOT_KNOWN = Level.OK, Level.WARNING, Level.PROBLEM, Level.NOT_KNOWN
 
+LATE = (
+    {
+        "metadata": {"name": "coredns"},
+        "data": {"Corefile": ".:53 {\n kubernetes cluster.local {\n ttl 30\n }\n cache\n}"},
+    },
+)
+
 NO_PICKER: Json = {
     "service": service(),
     "name": "chat-epp",
@@ -338,6 +345,12 @@ FOUND: Mapping[str, tuple[str, Mapping[str, Any], Level, str]] = {
         {"pickers": (NO_PICKER,)},
         PROBLEM,
         "chat-epp of team/chat is not there",
+    ),
+    "a DNS that answers late": (  # more: test_doctor_dns.py
+        "dns",
+        {"services": (service(routing={"mode": "router"}),), "dns": LATE},
+        WARNING,
+        "for up to 30 s",
     ),
     "one without a status": (
         "services",

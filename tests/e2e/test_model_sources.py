@@ -35,6 +35,7 @@ from tests.support import rolling
 from tests.support.buckets import google_key
 from tests.support.cloud_stores import ACCOUNT, ACCOUNT_KEY, AzureStore, GoogleStore, azure_store, google_store
 from tests.support.cluster import JSON, Cluster, eventually
+from tests.support.fetching import partial_bytes
 from tests.support.hub import Repo
 from tests.support.measured import Record
 from tests.support.models import claim_folder
@@ -368,10 +369,6 @@ def fetching_container(process: int) -> int:
         if b"llmservice_fetch\0serve" in Path(f"/proc/{process}/cmdline").read_bytes():
             return process
         process = int(fields[1])
-
-
-def partial_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*.incomplete"))
 
 
 def reported_progress(cluster: Cluster, name: str) -> JSON | None:

@@ -173,11 +173,12 @@ def end_of(process: subprocess.Popen[str], seconds: float = 60) -> Ended:
 
 
 def partial_bytes(folder: Path) -> int:
-    """What lies below a folder of files that are not whole yet."""
+    """What lies below a folder of files that are not whole yet, while others write there and delete."""
     found = 0
-    for path in folder.rglob("*.incomplete*"):
-        with suppress(FileNotFoundError):  # complete meanwhile
-            found += path.stat().st_size
+    for place, _, names in os.walk(folder):  # passes over folders that are gone, where rglob raises
+        for name in names:
+            with suppress(FileNotFoundError):  # complete meanwhile
+                found += (Path(place) / name).stat().st_size if ".incomplete" in name else 0
     return found
 
 

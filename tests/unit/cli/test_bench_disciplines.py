@@ -54,13 +54,14 @@ async def test_continuous_waits_for_nobody() -> None:
 
 
 async def test_static_holds_back_the_first_until_the_last_of_its_batch_arrives() -> None:
-    load = [Planned(0, 0.0, "a", 1), Planned(1, 0.2, "b", 1)]
+    load = [Planned(0, 0.0, "a", 1), Planned(1, 1.0, "b", 1)]
     async with serving(FakeVllm()) as fake:
         static = await play(fake, Discipline.STATIC, load, size=2)
         dynamic = await play(fake, Discipline.DYNAMIC, load, size=2, window=0.01)
-    assert all(row.sent >= 0.2 for row in static.rows)
-    first = next(row for row in dynamic.rows if row.index == 0)
-    assert 0.01 <= first.sent < 0.2, "the window ended before the batch was full"
+    assert all(row.sent >= 1.0 for row in static.rows)
+    first, second = sorted(dynamic.rows, key=lambda row: row.index)
+    assert first.sent >= 0.01
+    assert (first.batch, second.batch) == (0, 1), "the window ended before the batch was full"
 
 
 @pytest.mark.parametrize("discipline", list(Discipline))
@@ -84,12 +85,11 @@ async def test_as_many_clients_as_were_asked_for_send_one_after_the_other() -> N
         most = max(most, running)
     assert most == 3
     assert sorted(row.index for row in gathered.rows) == list(range(9))
-    for row in gathered.rows:
-        assert 0 <= row.sent - row.arrival < 0.05, "a request arrives when its client is free"
     rows = sorted(gathered.rows, key=lambda row: row.index)
-    assert all(row.arrival == pytest.approx(0.0, abs=0.05) for row in rows[:3])
     ends = sorted(row.ended for row in rows if row.ended is not None)
-    assert all(row.arrival >= end for row, end in zip(rows[3:], ends, strict=False))
+    assert all(row.arrival <= row.sent for row in rows)
+    assert max(row.arrival for row in rows[:3]) < ends[0], "a request arrives when its client is free"
+    assert all(end <= row.arrival < 99.0 for row, end in zip(rows[3:], ends, strict=False))
 
 
 async def test_a_closed_loop_ends_although_everything_is_refused() -> None:

@@ -277,7 +277,7 @@ async def test_after_sigterm_it_goes_on_while_connections_come_within_its_grace_
     port = free_port()
 
     async def keep_asking(world: World) -> None:
-        """Its last connection may have been accepted as the time ended, and then is told to come again."""
+        """The last connection may be accepted as the grace period ends; its answer is then 503."""
         with contextlib.suppress(aiohttp.ClientError):
             while True:
                 answer = await ask(port, path="/nothing")
